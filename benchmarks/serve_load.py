@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from frigate.city.city import City
 from frigate.city.folder import open_city, write_city
 from frigate.city.stream import make_stream
 from frigate.config import change, preset
+from frigate.serve.auth import make_token
+from frigate.serve.store import open_store
 from frigate.training.environment import environment
 from frigate.training.train import train
 
@@ -69,8 +72,9 @@ def prepare(folder: Path, size: Size, step_s: int) -> None:
 class Load:
     """Everything that is measured while it runs."""
 
-    def __init__(self, port: int, pid: int, nodes: list[str], args: argparse.Namespace) -> None:
+    def __init__(self, port: int, pid: int, token: str, nodes: list[str], args: argparse.Namespace) -> None:
         self.port = port
+        self.head = f"Host: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
         self.pid = pid
         self.nodes = nodes
         self.args = args
@@ -115,13 +119,13 @@ class Load:
         nodes = (self.nodes[(k * count + n) % len(self.nodes)] for n in range(count))
         lines = "".join(f"{node},{at},{(k + n) % 40}\n" for n, node in enumerate(nodes))
         body = f"node,time,value\n{lines}".encode()
-        head = f"POST /v1/readings HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: text/csv\r\nContent-Length: {len(body)}"
+        head = f"POST /v1/readings HTTP/1.1\r\n{self.head}Content-Type: text/csv\r\nContent-Length: {len(body)}"
         return head.encode() + b"\r\n\r\n" + body
 
     async def listen(self) -> None:
         """One event stream: which events it heard."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        writer.write(b"GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        writer.write(f"GET /v1/events HTTP/1.1\r\n{self.head}\r\n".encode())
         try:
             while line := await reader.readline():
                 if line.startswith(b"event: "):
@@ -173,10 +177,12 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     return int(head[0].split()[1]), await reader.readexactly(int(lengths[0]))
 
 
-def serve(folder: Path, port: int) -> subprocess.Popen[bytes]:
-    """A service on a new store, once it answers."""
+def serve(folder: Path, port: int) -> tuple[subprocess.Popen[bytes], str]:
+    """A service on a new store, once it answers, and a token for it."""
     for old in folder.glob("load.db*"):
         old.unlink()
+    with closing(open_store(str(folder / "load.db"))) as store:
+        token = make_token(store, "load", "admin", int(time.time()))
     words = ["serve", folder / "run", "--store", folder / "load.db", "--port", port, "--device", "cpu", "--grace", "5"]
     with (folder / "serve.log").open("wb") as log:
         process = subprocess.Popen([sys.executable, "-m", "frigate", *map(str, words)], stdout=log, stderr=log)
@@ -185,13 +191,13 @@ def serve(folder: Path, port: int) -> subprocess.Popen[bytes]:
             sys.exit(f"the service did not start: {folder / 'serve.log'}")
         with socket.socket() as trial:
             if trial.connect_ex(("127.0.0.1", port)) == 0:
-                return process
+                return process, token
         time.sleep(0.2)
 
 
-async def metrics(port: int) -> dict[str, float]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+async def metrics(load: Load) -> dict[str, float]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", load.port)
+    writer.write(f"GET /metrics HTTP/1.1\r\n{load.head}\r\n".encode())
     _, body = await answer(reader)
     writer.close()
     pairs = (line.rpartition(" ") for line in body.decode().splitlines() if not line.startswith("#"))
@@ -208,15 +214,15 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
     idle = os.getloadavg()[0]
-    process = serve(folder, port)
+    process, token = serve(folder, port)
     try:
-        load = Load(port, process.pid, nodes, args)
+        load = Load(port, process.pid, token, nodes, args)
         probe = DiskProbe(folder)
         probe.start()
         asyncio.run(load.run())
         probe.ended.set()
         probe.join()
-        service = asyncio.run(metrics(port))
+        service = asyncio.run(metrics(load))
     finally:
         process.terminate()
         process.wait()

@@ -143,6 +143,7 @@ def is_finished(folder: Path) -> bool:
 
 def serve_demo(folder: Path, port: int) -> None:
     """Serve the map of a finished demo, replaying its last days as if they were live, until Ctrl-C."""
+    from frigate.serve.auth import link, make_token
     from frigate.serve.client import ServiceClient
     from frigate.serve.replay import Replay
     from frigate.serve.server import Server
@@ -164,17 +165,20 @@ def serve_demo(folder: Path, port: int) -> None:
             raise _EndedError
 
     def replay(url: str) -> None:
-        with closing(ServiceClient(url)) as client, suppress(_EndedError):
+        token = make_token(store, "the demo's replay", "replay", int(time.time()))
+        with closing(ServiceClient(url, token)) as client, suppress(_EndedError):
             sending = Replay(city.stream, client, speed=SPEED, say=lambda _: None, wait=wait)
             for _ in sending.run(first, city.stream.num_snapshots):
                 pass
 
     with closing(store):
         server = Server(service, host="127.0.0.1", port=port)
+        opened = link(server.url, make_token(store, "the demo's map", "admin", int(time.time())))
         thread = threading.Thread(target=replay, args=(server.url,), name="replay")
         thread.start()
         begin = city.stream.local_time(int(city.stream.times_s[first]))[:16]
-        say(f"{city.name}, replayed from {begin} at {SPEED} times real speed: {server.url} (Ctrl-C to stop)")
+        say(f"{city.name}, replayed from {begin} at {SPEED} times real speed (Ctrl-C to stop).")
+        say(f"The map, where you may do everything: {opened}")
         try:
             server.run()
         finally:

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 
 from frigate.cli.console import log, notice, progress, say
 from frigate.cli.parser import CITY, Argument, Command
+from frigate.serve.client import DEFAULT_URL, TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from frigate.city.stream import RoadNetworkStream
     from frigate.serve.replay import Replay
-
-URL = "http://127.0.0.1:8350"
-TOKEN_VARIABLE = "FRIGATE_TOKEN"
 
 
 def run(args: Namespace) -> None:
@@ -48,11 +46,17 @@ REPLAY = Command(
     run,
     (
         CITY,
-        Argument("--to URL", "a service started with `frigate serve RUN --replay`", default=URL),
+        Argument(
+            "--to URL",
+            "a service started with `frigate serve RUN --replay`; unix:PATH for one with --socket",
+            default=DEFAULT_URL,
+        ),
         Argument("--speed X", "speed relative to real time: 60 is an hour in a minute", float, default=1.0),
         Argument("--from TIME", "start time (default: the start of the data)"),
         Argument("--until TIME", "end time (default: the end of the data)"),
-        Argument("--token TOKEN", f"token with the role replay (default: the environment variable {TOKEN_VARIABLE})"),
+        Argument(
+            "--token TOKEN", f"token with the role replay or admin (default: the environment variable {TOKEN_VARIABLE})"
+        ),
     ),
     details="The replay sets the service's clock. Roads that are closed in the data are closed in the service.",
     if_stopped="the service's clock stands still; continue with --from",

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from argparse import ArgumentTypeError, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from frigate.cli.console import log, notice, status
 from frigate.cli.parser import DEVICE, OTHER_CITY, RUN, Argument, Command
+
+if TYPE_CHECKING:
+    from frigate.serve.server import Server
+    from frigate.serve.service import Service
 
 MQTT_VARIABLE = "FRIGATE_MQTT"
 
@@ -41,15 +48,28 @@ def run(args: Namespace) -> None:
                 basemap=args.basemap,
                 basemap_attribution=args.basemap_attribution,
             )
-            service.gate.refuse_open(args.host)
         notice(*city.notices)
         limits = Limits(body_mb=args.max_mb, rows=args.max_rows, rate=args.rate, streams=args.streams)
-        server = Server(service, host=args.host, port=args.port, limits=limits, broker=broker)
+        server = Server(service, host=args.host, port=args.port, path=args.socket, limits=limits, broker=broker)
         log_to()
-        log(f"{service.city.name}: {server.url} (Ctrl-C to stop)")
+        for line in welcome(service, server):
+            log(line)
         server.run()
     finally:
         store.close()
+
+
+def welcome(service: Service, server: Server) -> list[str]:
+    """What is said at the start: the address, and at the first start of a store a link that signs a browser in."""
+    from frigate.serve.auth import first_token, link
+
+    where = f"{service.city.name}: {server.url} (Ctrl-C to stop)"
+    token = first_token(service.store, int(time.time()))
+    if token is None:
+        return [where]
+    if server.path is not None:
+        return [where, f"Its first token, with the role admin, which is shown only once: {token}"]
+    return [where, f"To open the map, with every right; this link is shown only once: {link(server.url, token)}"]
 
 
 def _non_negative(text: str) -> float:
@@ -91,8 +111,9 @@ SERVE = Command(
         RUN,
         OTHER_CITY,
         STORE,
-        Argument("--host ADDRESS", "address to listen on; all but loopback require a token", default="127.0.0.1"),
+        Argument("--host ADDRESS", "address to listen on", default="127.0.0.1"),
         PORT,
+        Argument("--socket PATH", "listen on a Unix socket instead; your own user needs no token there", Path),
         Argument("--grace SECONDS", "how long to wait for late readings after each step", _non_negative, default=20.0),
         Argument(
             "--keep-days DAYS",
@@ -114,6 +135,7 @@ SERVE = Command(
         Argument("--basemap-attribution TEXT", "attribution of the map tiles", default=""),
         DEVICE,
     ),
-    details="Needs no other service. Post readings to /v1/readings; /v1/openapi.json describes the API.",
+    details="Needs no other service. Its first start makes a token and prints a link that opens the map with it. Post "
+    "readings to /v1/readings; /v1/openapi.json describes the API.",
     if_stopped="all acknowledged readings are stored",
 )

@@ -19,12 +19,14 @@ STORE = Argument("STORE", "run folder of the service, or its --store: a file, or
 
 
 def create(args: Namespace) -> None:
-    from frigate.serve.auth import make_token
+    from frigate.serve.auth import ROLES, make_token
 
     with _store(args.store, new=True) as store:
         token = make_token(store, args.name, args.role, int(time.time()))
     log(f'Token "{args.name}" with role {args.role}. It is shown only once; the store keeps only its hash:')
     print(token)
+    if "read" in ROLES[args.role]:
+        log("In a browser, the address of the service followed by #token= and the token opens the map with it.")
 
 
 def show(args: Namespace) -> None:
@@ -46,7 +48,7 @@ def show(args: Namespace) -> None:
     elif rows:
         print_table(rows, left=("id", "name", "role", "created", "revoked"))
     else:
-        say("No tokens: the service requires none, and listens on loopback only.")
+        say("No tokens yet: the service makes one when it first starts.")
 
 
 def revoke(args: Namespace) -> None:
@@ -89,9 +91,9 @@ TOKEN = Group(
                 Argument(
                     "--role ROLE",
                     "read: forecasts and map; write: send readings only; operate: read, and close "
-                    "roads; replay: everything",
+                    "roads; replay: for `frigate replay`; admin: everything",
                     default="read",
-                    choices=("read", "write", "operate", "replay"),
+                    choices=("read", "write", "operate", "replay", "admin"),
                 ),
             ),
         ),

@@ -22,8 +22,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import frigate.pages
-from frigate.serve.api import closures, forecast, health, network, readings, replay, whatif
+from frigate.serve.api import closures, forecast, health, network, readings, replay, session, whatif
 from frigate.serve.api.common import State
+from frigate.serve.auth import Caller
 from frigate.serve.limits import Limits
 from frigate.serve.mqtt import Broker, Subscriber
 from frigate.serve.problems import ProblemApi, answer_with_problems, instance_of, problem
@@ -83,7 +84,7 @@ def make_app(service: Service, limits: Limits | None = None, broker: Broker | No
         lifespan=running,
     )
     app.state.frigate = state
-    for module in (network, forecast, whatif, closures, readings, health, replay):
+    for module in (network, forecast, whatif, closures, readings, health, replay, session):
         app.include_router(module.router)
     app.include_router(health.open_router)
     app.mount("/", _page())
@@ -135,6 +136,7 @@ class RequestMiddleware:
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "page")
         self._state.metrics.answered(scope["method"] if route != "page" else "GET", route, status, seconds)
+        caller: Caller | None = scope["state"].get("caller")
         extra: dict[str, Any] = {
             "request": scope["state"]["request"],
             "method": scope["method"],
@@ -142,7 +144,7 @@ class RequestMiddleware:
             "status": status,
             "seconds": round(seconds, 4),
             "client": (scope.get("client") or [""])[0],
-            "token": scope.get("state", {}).get("caller", ""),
+            "token": caller.id if caller else "",
         }
         LOG.log(logging.DEBUG if route == "page" else logging.INFO, "request", extra=extra)
 

@@ -3,16 +3,13 @@
 A token is `frg_ID_SECRET`. The id selects the hash, which is compared in constant time. Secrets have 256 random bits,
 so one round of SHA-256 is enough.
 
-A service whose store has no tokens answers everyone, and may then listen on loopback only. Even so it refuses requests
-that did not come from this machine: those a proxy forwarded, and those whose Host header names another machine, which
-browsers send under DNS rebinding.
+There is no service without a token: its first start makes one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import secrets
 import threading
 import time
@@ -26,8 +23,10 @@ ROLES = {
     "write": frozenset({"write"}),  # send readings only: these tokens are stored in roadside cabinets
     "operate": frozenset({"read", "operate"}),  # also close and reopen roads
     "replay": frozenset({"read", "write", "operate"}),  # for `frigate replay`
+    "admin": frozenset({"read", "write", "operate", "admin"}),
 }
 CACHED_S = 2.0  # a revoked token may still work for this long
+FIRST_NAME = "first start"
 
 
 @dataclass(frozen=True)
@@ -35,36 +34,51 @@ class Caller:
     """Who sent a request."""
 
     id: str  # of the token; "" if none is needed
-    rights: frozenset[str]
+    name: str
+    role: str
+    by: str = "token"  # what identifies them: "token", "cookie" or "socket"
+
+    @property
+    def rights(self) -> frozenset[str]:
+        return ROLES.get(self.role, frozenset())
 
 
-ANYONE = Caller("", frozenset({"read", "write", "operate"}))
+OWNER = Caller("", "owner of the process", "admin", by="socket")  # over the Unix socket, which no other user is
 
 
 def make_token(store: Store, name: str, role: str, now_s: int) -> str:
     """Create a token. The returned text cannot be recovered later."""
+    token, text = _new_token(name, role, now_s)
+    store.add_token(token)
+    return text
+
+
+def first_token(store: Store, now_s: int) -> str | None:
+    """A token with every right, if the store has never had any; else None."""
+    token, text = _new_token(FIRST_NAME, "admin", now_s)
+    return text if store.add_token(token, first=True) else None
+
+
+def _new_token(name: str, role: str, now_s: int) -> tuple[Token, str]:
     if role not in ROLES:
         raise ServiceError(f'role "{role}"{did_you_mean(role, list(ROLES))}: choose one of {", ".join(ROLES)}')
     if not name.isprintable() or not 1 <= len(name.strip()) <= 80:
         raise ServiceError("a token needs a name of 1 to 80 printable characters, such as its owner's")
     token_id = secrets.token_hex(4)
     secret = secrets.token_urlsafe(32)
-    store.add_token(Token(token_id, name.strip(), role, _hash(secret), now_s, None))
-    return f"frg_{token_id}_{secret}"
+    return Token(token_id, name.strip(), role, _hash(secret), now_s, None), f"frg_{token_id}_{secret}"
 
 
 def _hash(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address can only be reached from this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+def link(url: str, token: str) -> str:
+    """The link that signs a browser in: the page sends the token once and gets a cookie.
+
+    The token is in the fragment, which browsers send to no server, so that no log of a proxy has it.
+    """
+    return f"{url}#token={token}"
 
 
 class TokenCheck:
@@ -75,15 +89,8 @@ class TokenCheck:
         self._lock = threading.Lock()
         self._tokens: dict[str, Token] = {}
         self._read_at = float("-inf")
-
-    def refuse_open(self, host: str) -> None:
-        """Refuse to listen on a public address if the store has no tokens."""
-        self.refresh()
-        if not self._tokens and not is_loopback(host):
-            raise ServiceError(
-                f"--host {host}: other machines can reach this address, and the store has no token to protect it. "
-                "Create one with `frigate token create`, or listen on 127.0.0.1"
-            )
+        # Browsers send a host's cookies to all its ports, so each service needs a name of its own.
+        self.cookie = f"frigate-{store.identity()}"
 
     @property
     def known(self) -> bool:
@@ -97,29 +104,12 @@ class TokenCheck:
                 self._tokens = {token.id: token for token in self._store.tokens()}
                 self._read_at = time.monotonic()
 
-    def caller(self, authorization: str, *, host: str, forwarded: bool) -> Caller | None:
-        """The caller that these headers identify, or None.
-
-        Parameters
-        ----------
-        authorization
-            The Authorization header.
-        host
-            The Host header.
-        forwarded
-            Whether a proxy forwarded the request.
-        """
-        if not self._tokens:
-            return ANYONE if not forwarded and is_loopback(_without_port(host)) else None
-        kind, _, word = authorization.partition(" ")
-        prefix, _, rest = word.strip().partition("_")
+    def caller(self, text: str) -> Caller | None:
+        """The caller that a token identifies, or None."""
+        prefix, _, rest = text.partition("_")
         token_id, _, secret = rest.partition("_")
         token = self._tokens.get(token_id)
         same = hmac.compare_digest(_hash(secret), token.hash if token else bytes(32))
-        if kind.lower() != "bearer" or prefix != "frg" or token is None or token.revoked_s is not None or not same:
+        if prefix != "frg" or token is None or token.revoked_s is not None or not same:
             return None
-        return Caller(token.id, ROLES.get(token.role, frozenset()))
-
-
-def _without_port(host: str) -> str:
-    return host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
+        return Caller(token.id, token.name, token.role)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,6 +12,7 @@ from frigate.errors import ServiceError
 
 TIMEOUT_S = 30.0
 DEFAULT_URL = "http://127.0.0.1:8350"
+TOKEN_VARIABLE = "FRIGATE_TOKEN"
 
 
 class ServiceGoneError(ServiceError):
@@ -27,27 +29,17 @@ class ServiceClient:
     Parameters
     ----------
     url
-        Such as http://127.0.0.1:8350.
+        Such as http://127.0.0.1:8350, or unix:/run/frigate/socket.
     token
         Sent with every request, if given.
     """
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        where = urlsplit(url)
-        try:
-            host = where.hostname
-            port = where.port
-        except ValueError:
-            host, port = None, None
-        if where.scheme not in ("http", "https") or not host:
-            raise ServiceError(f'"{url}" is not the address of a service. Give one such as {DEFAULT_URL}')
-        kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
         self.url = url.rstrip("/")
-        self._path = where.path.rstrip("/")
         self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._connection = kind(host, port, timeout=TIMEOUT_S)
+        self._connection, self._path = _connection(url)
 
     def get(self, path: str) -> Any:
         return self.send("GET", path)
@@ -84,6 +76,35 @@ class ServiceClient:
         self._connection.close()
 
 
+class _AtSocket(http.client.HTTPConnection):
+    """A connection to a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(TIMEOUT_S)
+        self.sock.connect(self._path)
+
+
+def _connection(url: str) -> tuple[http.client.HTTPConnection, str]:
+    """A connection to the service at this address, not opened yet, and the path that its addresses begin with."""
+    where = urlsplit(url)
+    if where.scheme == "unix" and where.path:
+        return _AtSocket(where.path), ""
+    try:
+        host = where.hostname
+        port = where.port
+    except ValueError:
+        host, port = None, None
+    if where.scheme not in ("http", "https") or not host:
+        raise ServiceError(f'"{url}" is not the address of a service. Give one such as {DEFAULT_URL}')
+    kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
+    return kind(host, port, timeout=TIMEOUT_S), where.path.rstrip("/")
+
+
 def _reason(status: int, body: bytes) -> str:
     """The service's error message, or the status."""
     try:
@@ -91,7 +112,7 @@ def _reason(status: int, body: bytes) -> str:
     except (ValueError, KeyError, TypeError):
         reason = None
     if status == 401:
-        return "a token is required. Create one with `frigate token create` and pass it with --token"
+        return f"a valid token is required. Pass it with --token or {TOKEN_VARIABLE}; `frigate token create` makes one"
     return reason if isinstance(reason, str) else f"HTTP {status} {http.client.responses.get(status, '')}".strip()
 
 

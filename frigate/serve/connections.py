@@ -1,4 +1,4 @@
-"""Closes idle connections, and refuses those that are too many.
+"""Connections: idle ones are closed, too many are refused, and who is at the other end of a Unix socket is known.
 
 uvicorn alone would wait forever for the head of a request, and accept connections until none of the process's
 descriptors is left for its files.
@@ -7,6 +7,8 @@ descriptors is left for its files.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from http import HTTPStatus
 
 import h11
@@ -33,6 +35,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app_state = {**self.app_state, "peer_uid": _peer_uid(transport)}  # in the scope of every request
         self._check_later(None)
         if len(self.connections) > self.most:
             self._refuse(problem(503, "too many connections", headers={"Retry-After": str(RETRY_S)}))
@@ -62,3 +65,13 @@ class Connection(H11Protocol):
         for event in (head, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+
+def _peer_uid(transport: asyncio.Transport) -> int | None:
+    """The user at the other end of a Unix socket, as the kernel says; None for TCP."""
+    found: socket.socket = transport.get_extra_info("socket")
+    if found.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):  # only Linux has it
+        return None
+    size = struct.calcsize("3i")
+    _, uid, _ = struct.unpack("3i", found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return int(uid)

@@ -107,8 +107,9 @@ class ProblemApi(FastAPI):
             for methods in super().openapi()["paths"].values():
                 for response in (each for method in methods.values() for each in method["responses"].values()):
                     content = response.get("content", {})
-                    if content.get("application/json", {}).get("schema", {}).get("$ref", "").endswith("/Problem"):
-                        content[MEDIA_TYPE] = content.pop("application/json")
+                    for media_type, each in list(content.items()):
+                        if each.get("schema", {}).get("$ref", "").endswith("/Problem"):
+                            content[MEDIA_TYPE] = content.pop(media_type)
         assert self.openapi_schema is not None
         return self.openapi_schema
 

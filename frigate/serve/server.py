@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import socket
 import sys
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -36,14 +39,55 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
+def listen_at(path: Path) -> socket.socket:
+    """A listening Unix socket, for the user of this process and the group of its file. Replaces one left by a crash."""
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    umask = os.umask(0o117)  # before it can be connected to, not after
+    try:
+        if path.is_socket() and found.connect_ex(str(path)) == errno.ECONNREFUSED:
+            path.unlink()
+        found.close()
+        found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        found.bind(str(path))
+        found.listen(BACKLOG)
+    except OSError as error:
+        found.close()
+        raise ServiceError(f"--socket {path}: {error.strerror or error}. Choose another") from None
+    finally:
+        os.umask(umask)
+    return found
+
+
 class Server(uvicorn.Server):
-    """Serves until SIGTERM or SIGINT. Event streams never end by themselves, so shutdown ends them first."""
+    """Serves until SIGTERM or SIGINT. Event streams never end by themselves, so shutdown ends them first.
+
+    Parameters
+    ----------
+    service
+        Not started yet.
+    host, port
+        Where to listen; port 0 is any free port.
+    path
+        Of a Unix socket to listen at, instead of host and port.
+    limits
+        Limits on requests.
+    broker
+        MQTT broker to read from, if any.
+    """
 
     def __init__(
-        self, service: Service, *, host: str, port: int, limits: Limits | None = None, broker: Broker | None = None
+        self,
+        service: Service,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        path: Path | None = None,
+        limits: Limits | None = None,
+        broker: Broker | None = None,
     ) -> None:
         self.frigate = make_app(service, limits, broker)
-        self._socket = listen(host, port)
+        self.path = path
+        self._socket = listen(host, port) if path is None else listen_at(path)
         config = uvicorn.Config(
             self.frigate,
             log_config=None,
@@ -59,6 +103,8 @@ class Server(uvicorn.Server):
 
     @property
     def url(self) -> str:
+        if self.path is not None:
+            return f"unix:{self.path}"
         host, port = self._socket.getsockname()[:2]
         return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
@@ -70,6 +116,8 @@ class Server(uvicorn.Server):
             super().run([self._socket] if sockets is None else sockets)
         finally:
             sys.setswitchinterval(before_s)
+            if self.path is not None:
+                self.path.unlink(missing_ok=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A second Ctrl-C forces the exit. Unlike uvicorn, do not re-raise the signal: stopping is not an error."""

@@ -13,7 +13,10 @@ import { WhatIf } from "./whatif";
 async function start(): Promise<void> {
   document.body.append(h("p", { class: "wait", role: "status" }, "Loading the map…"));
   const service = new Service(askToken);
-  const [network, first] = await persist(() => Promise.all([service.network(), service.forecast()]), (error) => {
+  const [network, first] = await persist(async () => {
+    await service.signInByLink();
+    return Promise.all([service.network(), service.forecast()]);
+  }, (error) => {
     document.querySelector(".wait")!.textContent = `${error.message}. Trying again…`;
   }).then(([roads, values]) => [new Network(roads), values] as const);
   let forecast = new Forecast(first, network);
@@ -78,6 +81,11 @@ async function start(): Promise<void> {
   showAll();
   tellAge();
   app.status.textContent = "connecting";
+  void service.session().then(({ name, role, by }) => {
+    if (by !== "cookie") return;
+    const leave = () => void service.signOut().then(() => location.reload());
+    app.status.after(h("button", { type: "button", class: "leave", title: `Signed in as ${name} (${role})`, onclick: leave }, "Sign out"));
+  }, () => undefined);
   let lost = false;
   void service.follow((event) => {
     app.status.textContent = event === "lost" ? "reconnecting…" : "live";
@@ -102,23 +110,23 @@ async function persist<T>(attempt: () => Promise<T>, failed: (error: Error) => v
   }
 }
 
-let asking: Promise<string> | null = null;
-
-/** A dialog that asks for a token, once for all requests that wait for it. */
-function askToken(): Promise<string> {
-  asking ??= new Promise((answer) => {
+/** A dialog that asks for a token, and says why the last one was refused. */
+function askToken(refused: string): Promise<string> {
+  return new Promise((answer) => {
     const field = h("input", { type: "password", id: "token", autocomplete: "off", required: true });
     const dialog = h("dialog", { "aria-label": "Token" },
-      h("form", { method: "dialog" }, h("label", { for: "token" }, "This service needs a token. Ask its operator, or make one with frigate token."), field, h("button", { class: "main" }, "Go on")));
+      h("form", { method: "dialog" },
+        h("label", { for: "token" }, "This service needs a token. Ask its operator, or make one with frigate token create."),
+        refused && h("p", { class: "error", role: "alert" }, refused), field, h("button", { class: "main" }, "Go on")));
     dialog.addEventListener("close", () => {
       dialog.remove();
-      asking = null;
       answer(field.value.trim());
     });
     document.body.append(dialog);
     dialog.showModal();
   });
-  return asking;
 }
+
+addEventListener("hashchange", () => location.hash.startsWith("#token=") && location.reload()); // a link in an open tab
 
 void start();

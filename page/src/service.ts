@@ -47,6 +47,13 @@ export interface SensorState {
   readings_last_day: number;
 }
 
+export interface Session {
+  name: string;
+  role: string;
+  rights: string[];
+  by: "token" | "cookie" | "socket";
+}
+
 const SILENCE_MS = 40_000;
 const RETRY_MS = [500, 1000, 2000, 5000, 10_000];
 
@@ -57,8 +64,24 @@ export class Refused extends Error {
 }
 
 export class Service {
-  /** Asks for a token when the service wants one. */
-  constructor(private readonly askToken: () => Promise<string>) {}
+  /** Asks for a token when the service wants one. It is sent once; from then on a cookie that no script can read does. */
+  constructor(private readonly askToken: (refused: string) => Promise<string>) {}
+
+  /** The link that the service prints has a token behind the #, where no server and no log sees it. */
+  async signInByLink(): Promise<void> {
+    const token = /^#token=(.+)$/.exec(location.hash)?.[1];
+    if (token === undefined) return;
+    await this.signIn(decodeURIComponent(token));
+    history.replaceState(null, "", location.pathname + location.search);
+  }
+
+  async session(): Promise<Session> {
+    return this.json("session");
+  }
+
+  async signOut(): Promise<void> {
+    await this.send("DELETE", "session");
+  }
 
   async network(): Promise<Container<NetworkMeta>> {
     return new Container(await (await this.get("network.bin")).arrayBuffer());
@@ -140,15 +163,29 @@ export class Service {
 
   private async send(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
     for (;;) {
-      const token = sessionStorage.getItem("frigate-token");
-      const headers: Record<string, string> = token ? { Authorization: `Bearer ${token}` } : {};
-      if (body !== undefined) headers["Content-Type"] = "application/json";
-      const answer = await fetch(`v1/${path}`, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal, cache: "no-cache" });
+      const answer = await ask(method, path, body, signal);
       if (answer.ok) return answer;
-      if (answer.status === 401) sessionStorage.setItem("frigate-token", await this.askToken());
-      else throw new Refused(answer.status, await reason(answer));
+      if (answer.status !== 401) throw new Refused(answer.status, await reason(answer));
+      await (this.signingIn ??= this.signIn().finally(() => (this.signingIn = null)));
     }
   }
+
+  private signingIn: Promise<void> | null = null; // once for all requests that wait for it
+
+  /** With this token, or else with those that the user is asked for until one is right. */
+  private async signIn(token?: string): Promise<void> {
+    for (let refused = ""; ; ) {
+      const answer = await ask("POST", "session", { token: token ?? (await this.askToken(refused)) });
+      if (answer.ok) return;
+      refused = await reason(answer);
+      token = undefined;
+    }
+  }
+}
+
+function ask(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
+  const headers = body === undefined ? undefined : { "Content-Type": "application/json" };
+  return fetch(`v1/${path}`, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal, cache: "no-cache" });
 }
 
 async function reason(answer: Response): Promise<string> {

@@ -39,6 +39,6 @@ def live(town: Town, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveS
 
 @pytest.fixture
 def page(browser: Browser, live: LiveService) -> Iterator[Page]:
-    with open_page(browser, live.url) as made:
+    with open_page(browser, live.link) as made:
         wait_drawn(made)
         yield made

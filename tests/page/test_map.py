@@ -213,7 +213,7 @@ def test_accuracy_and_sensors_have_panels(page: Page, live: LiveService) -> None
 
 
 def test_a_new_forecast_and_a_restarted_service_show_by_themselves(browser: Browser, live: LiveService) -> None:
-    with open_page(browser, live.url, forgive="Failed to load resource|ERR_|net::") as page:
+    with open_page(browser, live.link, forgive="Failed to load resource|ERR_|net::") as page:
         page.locator("body[data-connection=live]").wait_for()
         live.step()
         page.get_by_text(f"Forecast made at {live.issued_text}").wait_for()
@@ -227,7 +227,7 @@ def test_a_new_forecast_and_a_restarted_service_show_by_themselves(browser: Brow
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_phone_shows_it_all(browser: Browser, live: LiveService, dark: bool) -> None:
-    with open_page(browser, live.url, size=PHONE, dark=dark) as page:
+    with open_page(browser, live.link, size=PHONE, dark=dark) as page:
         wait_drawn(page)
         assert page.locator("#panel").is_hidden()
         page.locator("#search").fill(inferred_node(live)[1])
@@ -266,3 +266,24 @@ def test_tiles_of_another_lie_below_a_service_that_wants_a_token(browser: Browse
         page.get_by_role("button", name="Close 2 roads now").click()
         page.locator(".error", has_text="operate").wait_for()
     live.close()
+
+
+def test_a_link_signs_in_and_leaves_no_token_where_scripts_or_eyes_find_it(browser: Browser, live: LiveService) -> None:
+    with open_page(browser, live.link, forgive="401") as page:
+        wait_drawn(page)
+        assert page.url == live.url
+        (cookie,) = page.context.cookies()
+        assert (cookie["value"], cookie["httpOnly"], cookie["sameSite"]) == (live.token, True, "Strict")
+        assert live.token not in page.evaluate(
+            "JSON.stringify([document.cookie, {...localStorage, ...sessionStorage}])"
+        )
+        page.reload()
+        wait_drawn(page)
+        page.get_by_role("button", name="Sign out").click()
+        page.locator("#token").fill("frg_wrong")
+        page.keyboard.press("Enter")
+        page.get_by_role("alert").get_by_text("not valid").wait_for()
+        assert page.context.cookies() == []
+        page.locator("#token").fill(live.token)
+        page.keyboard.press("Enter")
+        wait_drawn(page)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -34,7 +35,15 @@ def test_the_examples_run_and_say_what_they_should(live: Running, tmp_path: Path
     for kind, text in re.findall(r"```(sh|python)\n(.*?)```", DOCUMENT, flags=re.DOTALL):
         words = ["bash", "-eu", "-c"] if kind == "sh" else [sys.executable, "-c"]
         here = text.replace(":8350", f":{live.port}")
-        done = subprocess.run([*words, here], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
+        done = subprocess.run(
+            [*words, here],
+            cwd=tmp_path,
+            env={**os.environ, "FRIGATE_TOKEN": live.token},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
         assert done.returncode == 0, (text, done.stderr)
         said.append(done.stdout)
     sent, table, python, forecasts, arrow, stream, what_if, closures = said

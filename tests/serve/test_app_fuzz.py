@@ -58,7 +58,8 @@ def made_up_requests(served: Served, examples: int) -> int:
             def attack(case: schemathesis.Case[Any]) -> None:
                 nonlocal sent
                 sent += 1
-                case.call_and_validate(base_url="http://127.0.0.1", checks=ASKED)
+                headers = {"Authorization": served.client.headers["authorization"]}
+                case.call_and_validate(base_url="http://127.0.0.1", headers=headers, checks=ASKED)
 
             attack()
     return sent

@@ -24,7 +24,7 @@ from tests.support.postgres import PostgresServer
 from tests.support.running_service import FIRST, Running, running, wait_for
 from tests.support.service import STEP_S, FakeTime, Town
 
-HEAD = b"POST /v1/readings HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/csv\r\nContent-Length: 1000\r\n\r\n"
+HEAD = "POST /v1/readings HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/csv\r\nContent-Length: 1000\r\n"
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +107,7 @@ def test_a_stream_without_news_is_kept_alive(one: Running, monkeypatch: pytest.M
 def test_a_listener_that_goes_away_is_forgotten(one: Running) -> None:
     events = one.server.frigate.state.frigate.events
     with one.connect() as raw:
-        raw.sendall(b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        raw.sendall(f"GET /v1/events HTTP/1.1\r\nHost: localhost\r\n{one.authorization}\r\n".encode())
         wait_for(lambda: events.listeners == 1)
     wait_for(lambda: events.listeners == 0)
 
@@ -123,7 +123,7 @@ def test_answers_are_sent_at_once(one: Running) -> None:
 def test_a_body_that_does_not_come_is_not_waited_for(town: Town, tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "store.db"))
     with running(town, store, limits=Limits(body_s=0.3)) as one, one.connect() as slow:
-        slow.sendall(HEAD + b"node,time")
+        slow.sendall(f"{HEAD}{one.authorization}\r\nnode,time".encode())
         assert slow.recv(4096).startswith(b"HTTP/1.1 408 ")
     store.close()
 
@@ -142,16 +142,19 @@ def test_strangers_are_refused_before_their_body_is_read(town: Town, tmp_path: P
 
 @pytest.mark.parametrize("target", ["POST /v1/closures", "POST /v1/what-if", "PUT /v1/time"])
 def test_only_readings_may_be_large(one: Running, target: str) -> None:
-    head = f"{target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+    head = f"{target} HTTP/1.1\r\nHost: localhost\r\n{one.authorization}"
+    head += "Content-Type: application/json\r\nContent-Length: "
     assert one.raw(f"{head}{128 * 1024 + 1}\r\n\r\n") == 413
     assert one.raw(f"{head}2\r\n\r\n{{}}") == 422
 
 
 def test_broken_clients_have_defined_answers(one: Running) -> None:
     with one.connect() as cut:
-        cut.sendall(HEAD + b"node,time,value\n")
+        cut.sendall(f"{HEAD}{one.authorization}\r\nnode,time,value\n".encode())
     with one.connect() as large:
-        large.sendall(HEAD.replace(b": 1000", b": 1000000000"))  # refused before it is sent
+        large.sendall(
+            f"{HEAD}{one.authorization}\r\n".replace(": 1000", ": 1000000000").encode()
+        )  # refused before it is sent
         assert large.recv(4096).startswith(b"HTTP/1.1 413 ")
     with one.connect() as nonsense:
         nonsense.sendall(b"\x16\x03\x01 hello\r\n\r\n")
@@ -167,7 +170,9 @@ def test_a_connection_that_brings_nothing_is_closed(one: Running, monkeypatch: p
             raw.sendall(words)
             assert raw.recv(4096) == b""
     with one.connect() as raw:
-        raw.sendall(b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")  # that is answered for ever
+        raw.sendall(
+            f"GET /v1/events HTTP/1.1\r\nHost: localhost\r\n{one.authorization}\r\n".encode()
+        )  # that is answered for ever
         head = raw.recv(4096)
         threading.Event().wait(0.5)
         raw.settimeout(0.1)

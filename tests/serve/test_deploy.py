@@ -54,6 +54,14 @@ def test_nginx_passes_on_what_it_should(nursery: Nursery, tmp_path: Path) -> Non
     with closing(open_store(store_path)) as store:
         token = make_token(store, "test", "read", 0)
     service = nursery.serve(tmp_path / "log", "--replay", "--store", store_path)
+    at_socket = nursery.start(
+        tmp_path / "log2", "--replay", "--store", store_path, "--socket", str(tmp_path / "socket")
+    )
+    until((tmp_path / "socket").is_socket, "it listens")
+    bare = {free_port(): f"http://127.0.0.1:{service.port}", free_port(): f"http://unix:{tmp_path}/socket"}
+    openings = "".join(
+        f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass {to}; }} }}\n" for port, to in bare.items()
+    )
     subject = ["-subj", "/CN=traffic.example", "-addext", "subjectAltName=DNS:traffic.example", "-nodes"]
     subprocess.run(
         [
@@ -86,7 +94,7 @@ def test_nginx_passes_on_what_it_should(nursery: Nursery, tmp_path: Path) -> Non
     )
     (tmp_path / "nginx.conf").write_text(
         f"pid {tmp_path}/pid; error_log {tmp_path}/error.log; daemon off; user root; events {{}}\n"
-        f"http {{ access_log off; {temporary} include {tmp_path}/site.conf; }}\n"
+        f"http {{ access_log off; {temporary} include {tmp_path}/site.conf; {openings} }}\n"
     )
     words: list[str | Path] = [str(NGINX), "-c", tmp_path / "nginx.conf", "-e", tmp_path / "error.log"]
     checked = subprocess.run([*words, "-t"], capture_output=True, text=True, check=False)
@@ -107,11 +115,16 @@ def test_nginx_passes_on_what_it_should(nursery: Nursery, tmp_path: Path) -> Non
         with get("/healthz") as answer:
             assert answer.status == 200 and answer.headers["Strict-Transport-Security"]
         with get("/v1/time") as answer:
-            assert answer.status == 401
+            assert answer.status == 401  # though nginx comes from this machine
         with get("/v1/time", Authorization=f"Bearer {token}") as answer:
             assert answer.status == 200
         with get("/v1/events", Authorization=f"Bearer {token}") as answer:
             assert answer.readline() == b"retry: 2000\n"  # at once, though the stream goes on
+        for port, behind in bare.items():  # a proxy that says nothing of those it asks for opens nothing
+            for method, path in (("GET", "/v1/closures"), ("POST", "/v1/closures"), ("GET", "/healthz")):
+                with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+                    connection.request(method, path, b"{}", {"Content-Type": "application/json"})
+                    assert connection.getresponse().status == (200 if path == "/healthz" else 401), (behind, path)
         with closing(http.client.HTTPConnection("127.0.0.1", plain, timeout=30)) as connection:
             connection.request("GET", "/map", headers={"Host": "traffic.example"})
             answer = connection.getresponse()
@@ -120,6 +133,7 @@ def test_nginx_passes_on_what_it_should(nursery: Nursery, tmp_path: Path) -> Non
         nginx.terminate()
         nginx.wait()
     service.terminate()
+    at_socket.terminate()
 
 
 def test_a_backup_is_whole(tmp_path: Path) -> None:

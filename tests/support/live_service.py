@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from frigate.serve.auth import link, make_token
 from frigate.serve.server import Server
 from frigate.serve.service import Service
 from frigate.serve.store import Store, open_store
@@ -33,6 +34,7 @@ class LiveService:
             basemap=basemap,
             basemap_attribution="A mapper",
         )
+        self.token = make_token(self.store, "a test", "admin", 0)
         self._read(FIRST - SCORED - 8, FIRST - SCORED)
         for _ in range(SCORED + 1):
             self.step()
@@ -42,6 +44,11 @@ class LiveService:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/"
+
+    @property
+    def link(self) -> str:
+        """Opens the map with a token that may do everything."""
+        return link(self.url, self.token)
 
     @property
     def issued_text(self) -> str:

@@ -6,9 +6,11 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx2
 
+from frigate.serve.auth import make_token
 from frigate.serve.limits import Limits
 from frigate.serve.server import Server
 from frigate.serve.service import Service
@@ -22,16 +24,29 @@ WAIT_S = 600  # for what comes at once; a test that waits so long has failed
 class Running:
     """A service that runs by itself; its time stands still until a test moves it."""
 
-    def __init__(self, town: Town, store: Store, *, limits: Limits | None = None, time: FakeTime | None = None) -> None:
+    def __init__(
+        self,
+        town: Town,
+        store: Store,
+        *,
+        limits: Limits | None = None,
+        time: FakeTime | None = None,
+        path: Path | None = None,
+    ) -> None:
         store.add_readings(town.reading_rows(FIRST, FIRST + 1), 0)
         self.time = time or FakeTime(float(town.city.stream.times_s[FIRST]) + STEP_S + 20)
         self.service = Service(town.run, town.city, store, now=self.time, device="cpu")
-        self.server = Server(self.service, host="127.0.0.1", port=0, limits=limits)
+        self.server = Server(self.service, path=path, limits=limits)
         self._thread = threading.Thread(target=self.server.run)
         self._thread.start()
         wait_for(lambda: self.server.started)
-        self.port = int(self.server.url.strip("/").rpartition(":")[2])
-        self.client = httpx2.Client(base_url=self.server.url, timeout=WAIT_S)
+        self.port = 0 if path else int(self.server.url.strip("/").rpartition(":")[2])
+        self.token = make_token(store, "a test", "admin", 0)
+        self.authorization = f"Authorization: Bearer {self.token}\r\n"
+        headers = {"Authorization": f"Bearer {self.token}"}
+        transport = httpx2.HTTPTransport(uds=str(path)) if path else None
+        url = "http://localhost" if path else self.server.url
+        self.client = httpx2.Client(base_url=url, timeout=WAIT_S, headers=headers, transport=transport)
         wait_for(lambda: self.client.get("/readyz").status_code == 200)
 
     def stop(self) -> None:

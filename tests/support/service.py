@@ -15,6 +15,7 @@ import frigate as fg
 from frigate.city.city import City
 from frigate.config import change, preset
 from frigate.serve.app import make_app
+from frigate.serve.auth import make_token
 from frigate.serve.city import ServedCity
 from frigate.serve.clock import Clock
 from frigate.serve.engine import Engine
@@ -83,7 +84,8 @@ class Served:
     town: Town
     service: Service
     time: FakeTime
-    client: TestClient
+    client: TestClient  # with a token that may do everything
+    stranger: TestClient  # without any
 
     def step(self, snapshot: int, *, readings: bool = True) -> None:
         """The readings of a snapshot of the record come in, and its forecast is made."""
@@ -102,12 +104,18 @@ def serve_town(town: Town, store: Store, *, limits: Limits | None = None, first:
     time = FakeTime(float(town.city.stream.times_s[first or 0]))
     service = Service(town.run, town.city, store, now=time, device="cpu")
     service.ingest.start()
-    client = TestClient(make_app(service, limits), base_url="http://127.0.0.1", raise_server_exceptions=False)
-    served = Served(town, service, time, client)
+    app = make_app(service, limits)
+    allowed = {"Authorization": f"Bearer {make_token(store, 'a test', 'admin', 0)}"}
+    client, stranger = (
+        TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False, headers=headers)
+        for headers in (allowed, {})
+    )
+    served = Served(town, service, time, client, stranger)
     if first is not None:
         served.step(first)
     try:
         yield served
     finally:
         client.close()
+        stranger.close()
         service.ingest.stop()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -36,8 +37,14 @@ class ServiceProcess:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def token(self) -> str:
+        """The one that the first start of the store printed; "" if it had some already."""
+        printed = re.findall(r"frg_\w{8}_[\w-]+", self.log.read_text() if self.log.exists() else "")
+        return printed[-1] if printed else ""
+
     def client(self) -> ServiceClient:
-        return ServiceClient(self.url)
+        return ServiceClient(self.url, self.token)
 
     def kill(self) -> None:
         """As a power cut would."""

@@ -2,29 +2,42 @@
 
 FastAPI reads and parses a body before it asks any dependency, so a stranger could have megabytes parsed. The routes of
 this API are `GuardedRoute`s: `allow` names the right that a route needs, and the route checks it first.
+
+A caller is known by a token in the Authorization header, by the cookie that the page gets for one
+(`frigate.serve.api.session`), or by being the same user at the other end of the Unix socket.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine
+import os
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from fastapi import Depends, HTTPException, Request, Response
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from frigate.serve.api.common import state_of
+from frigate.serve.api.common import State, state_of
+from frigate.serve.auth import OWNER, Caller
 from frigate.serve.limits import limited, run_quickly
 
-_bearer = HTTPBearer(auto_error=False, scheme_name="token", description="From `frigate token create`.")
+ANY = "any"  # the right that every token has
+SAFE = frozenset({"GET", "HEAD"})  # methods that change nothing
+ON_BEHALF = ("x-forwarded-for", "x-real-ip", "forwarded", "via", "origin", "sec-fetch-site")
+JSON = "application/json"
+_bearer = HTTPBearer(
+    auto_error=False, scheme_name="token", description="From `frigate serve` or `frigate token create`."
+)
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
 class Door:
     """What `allow` puts into the dependencies of a route."""
 
-    def __init__(self, right: str, *, large_body: bool) -> None:
+    def __init__(self, right: str | None, *, large_body: bool) -> None:
         self.right, self.large_body = right, large_body
 
     async def __call__(self, request: Request, _: Credentials) -> None:
@@ -32,39 +45,42 @@ class Door:
         if not hasattr(request.state, "caller"):
             raise RuntimeError(f"{request.url.path} is not a GuardedRoute")
 
-    async def admit(self, request: Request) -> Request:
-        """Refuse callers without the right, or above the rate limit. Returns the request with a limit on its body."""
+    async def admit(self, request: Request, *, json: bool) -> Request:
+        """Refuse who may not pass. Returns the request with a limit on its body.
+
+        Parameters
+        ----------
+        json
+            Whether the body must be JSON.
+        """
         state = state_of(request)
-        gate = state.service.gate
         headers = request.headers
-        if not gate.known:
-            await run_quickly(gate.refresh)
-        found = gate.caller(
-            headers.get("authorization", ""),
-            host=headers.get("host", ""),
-            forwarded="x-forwarded-for" in headers or "forwarded" in headers,
-        )
+        if request.method not in SAFE and is_foreign(headers):
+            raise HTTPException(403, "this request comes from a page of another address. Only our own page may send it")
+        found = await caller_of(request, state)
+        request.state.caller = found
         address = request.client.host if request.client else ""
-        request.state.caller = found.id if found else ""
         wait_s = state.rate.wait_s(found.id if found and found.id else f"at {address}")
         if wait_s:
             raise HTTPException(429, "too many requests", {"Retry-After": str(math.ceil(wait_s))})
-        if found is None:
+        if self.right is not None and found is None:
             message = "a valid token is required. Send it as Authorization: Bearer frg_..."
             raise HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
-        if self.right not in found.rights:
+        if found is not None and self.right not in (None, ANY, *found.rights):
             raise HTTPException(403, f'this requires a token with the right "{self.right}"')
+        if json and media_type_of(headers) != JSON:
+            raise HTTPException(415, f"the body is not sent as JSON. Send it as Content-Type: {JSON}")
         most = state.limits.body_bytes if self.large_body else state.limits.small_body_bytes
         return Request(request.scope, limited(request.receive, headers, most=most, seconds=state.limits.body_s))
 
 
-def allow(right: str, *, large_body: bool = False) -> Any:
+def allow(right: str | None, *, large_body: bool = False) -> Any:
     """A dependency of a `GuardedRoute`: it admits callers who have this right and stay within the rate limit.
 
     Parameters
     ----------
     right
-        As in `frigate.serve.auth.ROLES`.
+        As in `frigate.serve.auth.ROLES`; `ANY` admits every token, None also callers without one.
     large_body
         Whether a body may be as large as a batch of readings.
     """
@@ -77,10 +93,48 @@ class GuardedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
         doors = [each.dependency for each in self.dependencies if isinstance(each.dependency, Door)]
+        json = self.body_field is not None
 
         async def guarded(request: Request) -> Response:
             for door in doors:
-                request = await door.admit(request)
+                request = await door.admit(request, json=json)
             return await handler(request)
 
         return guarded
+
+
+async def caller_of(request: Request, state: State) -> Caller | None:
+    """Who sent a request, or None."""
+    gate = state.service.gate
+    if not gate.known:
+        await run_quickly(gate.refresh)
+    kind, _, word = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return gate.caller(word.strip())
+    # A cookie comes along by itself, also when the page of another port of this host has the request sent.
+    if gate.cookie in request.cookies and not is_foreign(request.headers):
+        found = gate.caller(request.cookies[gate.cookie])
+        return None if found is None else replace(found, by="cookie")
+    # The same user, but neither a browser nor a proxy, which would speak for somebody else; nginx speaks HTTP/1.0.
+    same_user = request.scope["state"].get("peer_uid") == os.getuid()
+    direct = request.scope["http_version"] != "1.0" and not any(name in request.headers for name in ON_BEHALF)
+    return OWNER if same_user and direct else None
+
+
+def is_foreign(headers: Mapping[str, str]) -> bool:
+    """Whether a page of another origin made a browser send this request.
+
+    Browsers say so in Sec-Fetch-Site, over HTTPS and on this machine; else by Origin. No other program sends either.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    origin = headers.get("origin")
+    if origin is None:
+        return False
+    own = urlsplit(origin).netloc.lower()
+    return not own or own != headers.get("host", "").lower()
+
+
+def media_type_of(headers: Mapping[str, str]) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -12,7 +12,7 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from frigate.calendar import utc_iso
-from frigate.serve.api.admission import GuardedRoute, allow
+from frigate.serve.api.admission import GuardedRoute, allow, media_type_of
 from frigate.serve.api.common import (
     TABLES,
     Form,
@@ -103,8 +103,7 @@ async def add_readings(request: Request, state: StateOf) -> Response:
 
     A reading is identified by its node and time, so a batch can be resent safely after a lost connection.
     """
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    parse = PARSERS.get(media_type)
+    parse = PARSERS.get(media_type_of(request.headers))
     if parse is None:
         raise HTTPException(415, f"unsupported Content-Type. Send one of {', '.join(PARSERS)}")
     body = await request.body()

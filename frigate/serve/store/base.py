@@ -323,8 +323,12 @@ class Store(ABC):
 
     # Tokens
 
-    def add_token(self, token: Token) -> None:
+    def add_token(self, token: Token, *, first: bool = False) -> bool:
+        """Store a token. `first`: only if there has never been one. Returns whether it was stored."""
         with self.transaction(write=True) as sql:
+            sql.lock()
+            if first and sql.rows("SELECT 1 FROM tokens LIMIT 1"):
+                return False
             sql.run(
                 "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?)",
                 token.id,
@@ -334,6 +338,7 @@ class Store(ABC):
                 token.created_s,
                 token.revoked_s,
             )
+            return True
 
     def tokens(self) -> list[Token]:
         with self.transaction() as sql:
@@ -356,6 +361,16 @@ class Store(ABC):
                 sql.run("INSERT INTO facts VALUES (?, ?)", "city", city)
             elif found[0][0] != city:
                 raise ServiceError(f"the store belongs to {found[0][0]}, not to {city}. Choose another --store")
+
+    def identity(self) -> str:
+        """A name of this store that no other has."""
+        with self.transaction(write=True) as sql:
+            sql.lock()
+            found = sql.rows("SELECT value FROM facts WHERE name = ?", "identity")
+            if not found:
+                sql.run("INSERT INTO facts VALUES (?, ?)", "identity", secrets.token_hex(4))
+                found = sql.rows("SELECT value FROM facts WHERE name = ?", "identity")
+        return str(found[0][0])
 
     def fact(self, name: str) -> str | None:
         """The text stored under a name."""
