@@ -1,7 +1,6 @@
-"""The table of changes: read into one network for each period, and written from the networks of a stream.
+"""The table of changes: read as a timeline of networks, and written from the networks of a stream.
 
-A snapshot has the network that is valid at its start: a change at time c applies to every snapshot that starts at c or
-later. Actions: close, open, add_edge, add_node, remove_node. A row of close or open names a road by its ends, or a node
+Actions: close, open, add_edge, add_node, remove_node. A row of close or open names a road by its ends, or a node
 by its id: an intersection, or a road in a city on roads.
 """
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from frigate.city.network import MIN_ROAD_M, Edges, NodeId, RoadNetwork
 from frigate.city.network_tables import ATTRIBUTES, edge_frame, known_rows, roads_of
 from frigate.city.stream import RoadNetworkStream
+from frigate.city.timeline import Timeline
 from frigate.errors import CityError
 from frigate.reading.columns import INTEGER_ID, MAX_TEXT, NodeIndex, lon_lat, words
 from frigate.reading.notices import Notices
@@ -29,37 +29,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 ACTIONS = ("close", "open", "add_edge", "add_node", "remove_node")
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """The network over time: `networks[0]` before any change, `networks[i]` from `from_us[i - 1]` on."""
-
-    networks: tuple[RoadNetwork, ...]
-    from_us: NDArray[np.int64]
-
-    def course(
-        self, starts_us: NDArray[np.int64]
-    ) -> tuple[list[RoadNetwork], NDArray[np.int64], list[tuple[int, int]]]:
-        """The distinct networks, which of them holds in each snapshot, and the changes after the last one begins.
-
-        `starts_us` is when each snapshot begins. A change after the last snapshot is (seconds, index of a network).
-        """
-        state = np.searchsorted(self.from_us, starts_us, side="right")
-        last = int(state[-1]) if len(state) else 0
-        ahead = range(last + 1, len(self.networks))
-        shown = np.unique([*state.tolist(), last, *ahead])
-        distinct: list[RoadNetwork] = []
-        index_of: dict[str, int] = {}
-        of_state = np.zeros(len(self.networks), np.int64)
-        for i in shown.tolist():
-            network = self.networks[i]
-            if network.fingerprint not in index_of:  # closing and reopening a road gives the same network again
-                index_of[network.fingerprint] = len(distinct)
-                distinct.append(network)
-            of_state[i] = index_of[network.fingerprint]
-        later = {-(-int(self.from_us[i - 1]) // 1_000_000): int(of_state[i]) for i in ahead}
-        return distinct, of_state[state], list(later.items())
 
 
 def read_changes(path: Path, base: RoadNetwork, *, clock: Clock, notices: Notices) -> Timeline:
@@ -73,16 +42,14 @@ def read_changes(path: Path, base: RoadNetwork, *, clock: Clock, notices: Notice
     notices.add_rows(f"Rows of {path.name} earlier than the row above, sorted", earlier, table.place_of("time"))
     base = _with_later_nodes(table, base, actions == "add_node")
     edits = _edits(table, base, actions, notices)
-    networks = [base]
-    from_us = []
+    changes: list[tuple[int, RoadNetwork]] = []
     order = np.argsort(time_us, kind="stable")
     for us, at_once in groupby(order.tolist(), key=lambda row: int(time_us[row])):
-        now = networks[-1]
+        now = changes[-1][1] if changes else base
         for _, alike in groupby(at_once, key=lambda row: (str(actions[row]), bool(edits.of_node[row]))):
             now = _edit(now, list(alike), edits, table)
-        networks.append(now)
-        from_us.append(us)
-    return Timeline(tuple(networks), np.array(from_us, np.int64))
+        changes.append((-(-us // 1_000_000), now))  # up: a snapshot begins at a whole second
+    return Timeline.of(base, *changes)
 
 
 def _with_later_nodes(table: Table, base: RoadNetwork, adding: NDArray[np.bool_]) -> RoadNetwork:

@@ -29,7 +29,7 @@ import numpy as np
 
 from frigate.city.bucketing import Snapshots
 from frigate.city.cache import is_cache, load_cache, open_cache, save_cache
-from frigate.city.changes import Timeline, change_frame, every_road, read_changes
+from frigate.city.changes import change_frame, every_road, read_changes
 from frigate.city.city import IMPORT_NOTICES, TABLES, City, city_folder, empty_turns, file_digests, find_sources
 from frigate.city.city_toml import CityFile, read_city_file
 from frigate.city.detectors import Detectors
@@ -39,6 +39,7 @@ from frigate.city.outliers import implausible, reading_text
 from frigate.city.readings import read_readings, write_readings
 from frigate.city.sensor_table import detector_frame, read_detectors
 from frigate.city.stream import RoadNetworkStream
+from frigate.city.timeline import Timeline
 from frigate.city.turns import read_turns, turn_frame
 from frigate.errors import CityError
 from frigate.reading.columns import INTEGER_ID
@@ -127,7 +128,7 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
     settings = read_city_file(folder)
     base = read_nodes(sources["nodes"], notices=notices, as_text=settings.text_ids)
     base = read_edges(sources["edges"], base, notices=notices)
-    timeline = Timeline((base,), np.array([], np.int64))
+    timeline = Timeline.of(base)
     if "changes" in sources:
         timeline = read_changes(sources["changes"], base, clock=settings.clock, notices=notices)
     if not any(network.num_edges for network in timeline.networks):
@@ -168,7 +169,7 @@ def _read_import_notices(path: Path) -> dict[str, tuple[str, ...]]:
 
 def _stream(snapshots: Snapshots, timeline: Timeline, settings: CityFile, notices: Notices) -> RoadNetworkStream:
     starts_s = snapshots.steps.times_s(0, len(snapshots.values))
-    networks, network_of, later = timeline.course(starts_s * 1_000_000)
+    networks, network_of, later = timeline.course(starts_s)
     stream = snapshots.stream(
         networks, network_of=network_of, quantity=settings.quantity, unit=settings.unit, later=later
     )

@@ -254,14 +254,18 @@ class RoadNetwork:
         return np.array([self.row_of(node_id) for node_id in node_ids], np.int64)
 
     def row_of(self, node_id: NodeId) -> int:
+        row = self._known_row(node_id)
+        if row is None:
+            known = ", ".join(str(x) for x in self.node_ids[:3].tolist())
+            raise CityError(f'node "{node_id}" is not in the network of {self.num_nodes} nodes ({known}, ...)')
+        return row
+
+    def _known_row(self, node_id: NodeId) -> int | None:
         row = self._row_of.get(node_id)
         if row is None and isinstance(node_id, str) and self.node_ids.dtype.kind in "iu":
             row = self._row_of.get(int(node_id)) if re.fullmatch(r"\s*-?[0-9]{1,19}\s*", node_id) else None
         if row is None and not isinstance(node_id, str) and self.node_ids.dtype.kind == "U":
             row = self._row_of.get(str(node_id))
-        if row is None:
-            known = ", ".join(str(x) for x in self.node_ids[:3].tolist())
-            raise CityError(f'node "{node_id}" is not in the network of {self.num_nodes} nodes ({known}, ...)')
         return row
 
     @cached_property
@@ -295,14 +299,18 @@ class RoadNetwork:
         streets = np.array(names, np.str_)
         return np.where(self.names != "", self.names, streets) if len(self.names) else streets
 
-    def close(self, roads: Iterable[Road]) -> RoadNetwork:
+    def close(self, roads: Iterable[Road], *, missing_ok: bool = False) -> RoadNetwork:
         """The network without these roads.
 
         Parameters
         ----------
         roads
             One-way roads by their end nodes, such as [(41, 42)]. To close both directions, name both.
+        missing_ok
+            Leave out roads that are closed already or not on the map, instead of refusing them.
         """
+        if missing_ok and not (roads := self._open_ones(roads)):
+            return self
         is_open = self.is_open.copy()
         is_open[self._find(roads, self.is_open, "is not an open road")] = False
         return self.unchecked(is_open=is_open)
@@ -474,6 +482,14 @@ class RoadNetwork:
             if key not in row_of_key:
                 raise CityError(f"road {a},{b} {otherwise}{self._roads_from(a)}")
         return np.array([row_of_key[key] for key in keys], np.int64)
+
+    def _open_ones(self, roads: Iterable[Road]) -> list[Road]:
+        """Those of these roads that are on the map and not closed."""
+        pairs = _pairs(roads)
+        ends = [(self._known_row(a), self._known_row(b)) for a, b in pairs]
+        keys = [-1 if a is None or b is None else a * self.num_nodes + b for a, b in ends]
+        there = np.isin(keys, self._keys[self.is_open])
+        return [road for road, found in zip(pairs, there.tolist(), strict=True) if found]
 
     def _roads_from(self, node_id: NodeId) -> str:
         ends = self.node_ids[self.receivers[self.senders == self.row_of(node_id)]].tolist()

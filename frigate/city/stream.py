@@ -1,7 +1,7 @@
 """A road network stream: readings, an observed mask, and the network of every snapshot (paper, Definition 2).
 
-Snapshot t covers [t, t + step) and is known at t + step. It has the roads that are open when it begins: a change holds
-from the first snapshot that begins at that time or later. Windows are views into the stream, never copies. Days are
+Snapshot t covers [t, t + step) and is known at t + step. It has the roads that are open when it begins
+(`frigate.city.timeline`). Windows are views into the stream, never copies. Days are
 local days: if the step does not divide a clock change, the snapshot at the change is shorter or longer by that much.
 """
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from frigate.calendar import Steps, iso, local_iso, utc_offsets_s, wall_clock
 from frigate.city.network import RoadNetwork, usual_roads
+from frigate.city.timeline import changes_begun
 from frigate.errors import CityError
 
 DIGEST_ROWS = 256  # snapshots hashed at a time: the file of readings may be larger than memory
@@ -123,7 +124,7 @@ class RoadNetworkStream:
             return inside
         first = int(snapshot[after].min())
         stop = int(snapshot[after].max()) + 1
-        begun = np.searchsorted(self.later_s, self.steps.times_s(first, stop), side="right")
+        begun = changes_begun(self.later_s, self.steps.times_s(first, stop))
         course = np.concatenate([[self._last_network], self.later])[begun]
         return np.where(after, course[np.clip(snapshot - first, 0, stop - first - 1)], inside)
 

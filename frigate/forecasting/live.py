@@ -29,6 +29,7 @@ from frigate.calendar import Steps, local_iso, utc_offsets_s, wall_clock
 from frigate.city.city import City
 from frigate.city.network import NodeId, Road, RoadNetwork
 from frigate.city.stream import make_stream
+from frigate.city.timeline import Timeline
 from frigate.demand.estimate import Demand
 from frigate.demand.rerouting import Rerouted
 from frigate.errors import CityError, SettingsError
@@ -139,12 +140,12 @@ class Live:
         self._weights: dict[str, RoadWeights] = {}  # by network; most recently used last
         self._recorded: dict[tuple[Any, ...], tuple[RecordedFunction, object]] = {}  # each holds GPU memory
         self._node_ids = now.node_ids
-        self._changes: list[tuple[int, RoadNetwork]] = [(ALWAYS_S, now)]  # (start time, roads), in time order
+        self._roads = Timeline.of(now)
 
     @property
     def network(self) -> RoadNetwork:
         """The network of the last snapshot; before any snapshot, the initial network."""
-        return self._network_at(self._window[-1].time_s if self._window else ALWAYS_S)
+        return self._roads.network_at(self._window[-1].time_s if self._window else ALWAYS_S)
 
     @property
     def usual_roads(self) -> RoadNetwork:
@@ -194,18 +195,19 @@ class Live:
             self._window.append(_Snapshot(starts_s[k], readings, there[k].copy()))
         self._forget()
 
-    def restore(self, time_s: int, values: NDArray[np.floating], networks: Sequence[tuple[int, RoadNetwork]]) -> None:
+    def restore(self, time_s: int, values: NDArray[np.floating], roads: Timeline) -> None:
         """Replace the whole window, for example after a restart. Unchanged snapshots are not encoded again.
 
         Parameters
         ----------
         time_s, values
             The snapshots, as in `push`.
-        networks
-            The roads in time order: (start time, network). The first also applies to earlier times.
+        roads
+            The roads over time.
         """
-        (_, first), *later = [(since_s, self._checked(network)) for since_s, network in networks]
-        self._changes = [(ALWAYS_S, first), *later]
+        for network in roads.networks:
+            self._checked(network)
+        self._roads = roads
         self._window.clear()
         self.push(time_s, values)
 
@@ -270,13 +272,11 @@ class Live:
         network : RoadNetwork
             Must have the same nodes; absent nodes have `present` False.
         since_s : int, optional
-            Applies to every snapshot that starts at this time or later, and every step ahead. Default: from the next
-            snapshot on.
+            When it begins to hold. Default: from the next snapshot on.
         """
         if since_s is None:
             since_s = self._steps(self._window[-1].time_s).time_s(1) if self._window else ALWAYS_S
-        roads = self._checked(network)
-        self._changes = [(since, before) for since, before in self._changes if since < since_s] + [(since_s, roads)]
+        self._roads = self._roads.changed(since_s, self._checked(network))
 
     def forecast(self) -> Forecast:
         """Forecast the `horizon` steps after the last snapshot, on the roads as they are and as they are planned."""
@@ -300,7 +300,8 @@ class Live:
         self, network: RoadNetwork | None = None, *, close: Sequence[str | Road] = (), add: Sequence[str | Road] = ()
     ) -> list[RoadNetwork]:
         """[H] the network of each step ahead; parameters as in `what_if`."""
-        planned = [self._network_at(time_s) if network is None else network for time_s in self._ahead_s().tolist()]
+        roads = self._roads if network is None else Timeline.of(network)
+        planned = [roads.network_at(time_s) for time_s in self._ahead_s().tolist()]
         distinct = list({each.fingerprint: each for each in planned}.values())
         edited = edit_networks(distinct, close=close, add=add)
         of = {before.fingerprint: self._checked(after) for before, after in zip(distinct, edited, strict=True)}
@@ -310,7 +311,7 @@ class Live:
     def _forecast(self, ahead: Sequence[RoadNetwork]) -> Forecast:
         """The forecast on these roads ahead."""
         networks: dict[str, RoadNetwork] = {}
-        measured = [self._network_at(snapshot.time_s) for snapshot in self._window]
+        measured = [self._roads.network_at(snapshot.time_s) for snapshot in self._window]
         snapshots = [snapshot.on(network) for snapshot, network in zip(self._window, measured, strict=True)]
         for network in (*measured, *ahead):
             networks.setdefault(network.fingerprint, network)
@@ -449,9 +450,6 @@ class Live:
             )
         return network
 
-    def _network_at(self, time_s: int) -> RoadNetwork:
-        return next(network for since_s, network in reversed(self._changes) if since_s <= time_s)
-
     def _ahead_s(self) -> NDArray[np.int64]:
         """[H] the start of each step ahead."""
         if not self._window:
@@ -462,8 +460,7 @@ class Live:
         """Drop what neither the window nor any later snapshot needs."""
         first_s = self._window[0].time_s
         self._encodings = {key: encoded for key, encoded in self._encodings.items() if key[0] >= first_s}
-        begun = [k for k, (since_s, _) in enumerate(self._changes) if since_s <= first_s]
-        self._changes = self._changes[begun[-1] :]
+        self._roads = self._roads.since(first_s)
 
     def _refuse_time(self, time_s: int) -> None:
         step_s = self._trained_on.step_s

@@ -234,7 +234,7 @@ class Forecast:
 def make_forecast(
     trained_on: TrainedOn,
     network: RoadNetwork,
-    values: NDArray[np.float64],
+    values: NDArray[np.floating],
     at_s: int,
     *,
     sensor: NDArray[np.bool_],

@@ -106,11 +106,12 @@ class Day:
     def close(self, shut: NDArray[np.bool_]) -> ClosedDay:
         """Forecast the day as if these usual roads [E] were closed throughout. Roads already closed stay closed."""
 
+        ids = self.network.node_ids
+        ends = (ids[end[shut]].tolist() for end in (self.network.senders, self.network.receivers))
+        roads = list(zip(*ends, strict=True))
+
         def edit(recorded: RoadNetwork) -> RoadNetwork:
-            rows = np.flatnonzero(shut & ~closed_roads(self.network, recorded))
-            ids = self.network.node_ids
-            ends = (self.network.senders[rows], self.network.receivers[rows])
-            return recorded.close(list(zip(*(ids[end].tolist() for end in ends), strict=True)))
+            return recorded.close(roads, missing_ok=True)
 
         made = _forecasts(self.forecaster, self.current, edit=edit)
         networks = self._networks(edit)

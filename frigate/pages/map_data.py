@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from typing import Any
 
@@ -46,7 +45,7 @@ def network_container(
     detectors
         Their names, shown to users.
     more
-        Further header fields, which are no part of the version.
+        Further header fields.
     """
     lines, _ = road_lines(network, network.edges)
     names, street = np.unique(np.append(network.edges.name.astype(str), ""), return_inverse=True)  # "" sorts first
@@ -79,8 +78,7 @@ def network_container(
     if detectors is not None:
         texts = detector_texts(*detectors.at_nodes(network.node_ids, network.node_ids))
         meta |= {"detectors": list(texts)} if any(texts) else {}
-    version = hashlib.sha256(encode(meta, arrays)).hexdigest()[:12]
-    return encode({"version": version, **meta, **more}, arrays)
+    return encode({**meta, **more}, arrays)
 
 
 def detector_texts(names: NDArray[np.str_], moved_m: NDArray[np.float64]) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -14,14 +15,13 @@ from numpy.typing import NDArray
 from frigate.calendar import Steps
 from frigate.city.bucketing import Grid, Readings, bucket
 from frigate.city.city import City
-from frigate.city.network import NodeId, RoadNetwork
+from frigate.city.network import RoadNetwork
 from frigate.city.stream import RoadNetworkStream, make_stream
 from frigate.forecasting.forecaster import split_on
-from frigate.forecasting.result import Forecast
+from frigate.forecasting.result import Forecast, make_forecast
 from frigate.pages.map_data import network_container
-from frigate.pages.wire import decode
 from frigate.serve.store import ReadingPart
-from frigate.training.run import Run
+from frigate.training.run import Run, TrainedOn
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,7 @@ class ServedCity:
     steps: Steps
     past: int  # snapshots that a forecast reads
     horizon: int  # steps that it covers
-    quantity: str
-    unit: str
+    trained_on: TrainedOn
     has_demand: bool  # whether trips are known
     tiles: Mapping[str, str] = field(default_factory=dict)  # the URL of map tiles and their attribution
     record: tuple[float, float] = (0.0, 0.0)  # the lowest and highest reading in the record; includes 0
@@ -64,8 +63,7 @@ class ServedCity:
             steps=Steps(about.start_s, about.step_s, city.stream.timezone),
             past=run.settings.task.past,
             horizon=run.settings.task.horizon,
-            quantity=about.quantity,
-            unit=about.unit,
+            trained_on=about,
             has_demand=run.scaling.demand is not None,
             tiles=tiles or {},
             record=_range(city.stream),
@@ -78,6 +76,14 @@ class ServedCity:
     @property
     def timezone(self) -> str:
         return self.steps.timezone
+
+    @property
+    def quantity(self) -> str:
+        return self.trained_on.quantity
+
+    @property
+    def unit(self) -> str:
+        return self.trained_on.unit
 
     @property
     def about(self) -> str:
@@ -95,37 +101,36 @@ class ServedCity:
             horizon=self.horizon,
             has_demand=self.has_demand,
             detectors=self.source.detectors,
+            version=self.version,
             **self.tiles,
         )
 
     @cached_property
-    def version(self) -> str:
-        """The version of the network, for the store and the map. Arrays by row are valid for one version only."""
-        return str(decode(self.container)[0]["version"])
+    def digest(self) -> str:
+        """Changes with anything that the map shows of the network, such as the name of a street."""
+        return hashlib.sha256(self.container).hexdigest()
 
-    def forecast(
-        self, at_s: int, times_s: NDArray[np.int64], values: NDArray[np.floating], *, notices: Iterable[str]
-    ) -> Forecast:
-        """A forecast [H,N] of this city, with the names of its nodes."""
+    @cached_property
+    def version(self) -> str:
+        """The version of the network as it is served. Arrays by row, in the store and on the map, are valid for one."""
         network = self.network
-        (detectors, moved_m) = self.detectors
-        return Forecast(
-            node_ids=network.node_ids,
-            lon=network.lon,
-            lat=network.lat,
-            times_s=times_s,
-            values=values,
+        facts = (network.fingerprint, self.step_s, self.timezone, self.quantity, self.unit, self.horizon)
+        digest = hashlib.sha256(repr((*facts, self.has_demand)).encode())
+        for by_row in (network.senders, network.receivers, self.sensors):  # the fingerprint has no order of roads
+            digest.update(by_row.tobytes())
+        return digest.hexdigest()[:12]
+
+    def forecast(self, at_s: int, values: NDArray[np.floating], notices: Iterable[str]) -> Forecast:
+        """A forecast [H,N] of this city, made at `at_s`."""
+        return make_forecast(
+            self.trained_on,
+            self.network,
+            values,
+            at_s,
             sensor=self.sensors,
-            at_s=at_s,
-            step_s=self.step_s,
             timezone=self.timezone,
-            quantity=self.quantity,
-            unit=self.unit,
-            notices=tuple(notices),
-            street=network.streets,
-            lines=network.lines,
-            detectors=detectors,
-            moved_m=moved_m,
+            notices=notices,
+            city=self.source,
         )
 
     @cached_property
@@ -136,12 +141,6 @@ class ServedCity:
     @cached_property
     def row_of(self) -> dict[str, int]:
         return {name: row for row, name in enumerate(self.node_names)}
-
-    @cached_property
-    def detectors(self) -> tuple[NDArray[np.str_], NDArray[np.float64]]:
-        """[N] names of the detectors at each node ("" if none) and how far they were moved (NaN if unknown)."""
-        own = self.source.network.node_ids
-        return self.source.detectors.at_nodes(own, self.network.node_ids)
 
     @cached_property
     def node_of_detector(self) -> dict[str, str]:
@@ -174,12 +173,6 @@ class ServedCity:
         network = self.network
         names = network.edges.name[(network.senders == row) | (network.receivers == row)]
         return next((str(name) for name in names.tolist() if name), "")
-
-    def closed(self, roads: Sequence[tuple[str, str]]) -> RoadNetwork:
-        """The network without these roads; unknown roads are ignored."""
-        ids: list[NodeId] = self.network.node_ids.tolist()
-        there = [(ids[self.row_of[a]], ids[self.row_of[b]]) for a, b in dict.fromkeys(roads) if (a, b) in self.road_of]
-        return self.network.close(there) if there else self.network
 
     def boundary(self, time_s: float) -> int:
         """The last step boundary at or before a time."""

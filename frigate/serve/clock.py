@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from frigate.calendar import DAY_S
 from frigate.serve.engine import Engine
+from frigate.serve.issued import store_issued
 from frigate.serve.memory import give_back_memory
 from frigate.serve.scoring import Scorer
 
@@ -93,7 +94,7 @@ class Clock:
         began = time.perf_counter()
         issued = self.engine.forecast(due_s, now_s=now_s)
         state.seconds = time.perf_counter() - began
-        made = store.add_forecast(issued.stored())
+        made = store_issued(store, self.engine.city, issued)
         state.issued_s, state.error = due_s, ""
         state.forecasts += made
         LOG.info("forecast", extra={"issued_s": due_s, "seconds": round(state.seconds, 3), "stored": made})

@@ -18,14 +18,14 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
 from frigate.calendar import hourly_bins, utc_offsets_s, wall_clock
-from frigate.city.network import RoadNetwork
+from frigate.city.timeline import Timeline
 from frigate.demand.flows import trips_through
 from frigate.forecasting.live import Live
 from frigate.forecasting.road_flow import closed_roads
 from frigate.pages.wire import rounded
 from frigate.roads.positions import road_matrix
 from frigate.serve.city import ServedCity
-from frigate.serve.issued import Issued
+from frigate.serve.issued import IssuedForecast, issue
 from frigate.serve.store import PERIOD_US, Closure, Store
 from frigate.training.run import Run
 
@@ -89,17 +89,12 @@ class Engine:
             del self._snapshots[old]
         return known[1]
 
-    def forecast(self, issued_s: int, *, now_s: float) -> Issued:
+    def forecast(self, issued_s: int, *, now_s: float) -> IssuedForecast:
         """The forecast at a step boundary."""
         with self._alone:
             closures = self._bring_to(issued_s)
             made = self.live.forecast()
-        return Issued(
-            forecast=self.city.forecast(issued_s, made.times_s, rounded(made.values), notices=made.notices),
-            made_s=now_s,
-            version=self.city.version,
-            closures=tuple(each for each in closures if any(map(each.active, made.times_s.tolist()))),
-        )
+        return issue(self.city, made, closures, now_s=now_s)
 
     def what_if(self, issued_s: int, *, close: Sequence[tuple[str, str]], add: Sequence[tuple[str, str]]) -> WhatIf:
         """The forecast at a step boundary as if these roads were closed and added. The live state does not change.
@@ -110,8 +105,8 @@ class Engine:
             self._bring_to(issued_s)
             planned = self.live.networks_ahead()
             shut = np.all([closed_roads(self.city.network, each) for each in planned], axis=0)
-            gone = [_row_ids(self.city, road) for road in dict.fromkeys(close) if not shut[self.city.road_of[road]]]
-            new = [_row_ids(self.city, road) for road in dict.fromkeys(add)]
+            gone = [road for road in dict.fromkeys(close) if not shut[self.city.road_of[road]]]
+            new = list(dict.fromkeys(add))
             changed = self.live.networks_ahead(close=gone, add=new)
             before = self.live.forecast()
             after = self.live.what_if(close=gone, add=new)
@@ -131,20 +126,20 @@ class Engine:
         """Load the window of a step boundary, and the roads as they change, into the live forecast."""
         times_s, values = self.window(issued_s)
         closures = self.store.closures(int(times_s[0]))
-        until_s = int(self.city.boundaries(issued_s, self.city.horizon, self.city.horizon + 1)[0])
-        turns = {turn for each in closures for turn in (each.begin_s, each.end_s) if turn is not None}
-        at_s = [int(times_s[0]), *sorted(turn for turn in turns if times_s[0] < turn < until_s)]
-        self.live.restore(int(times_s[0]), values, [(turn, self.network_at(turn, closures)) for turn in at_s])
+        stop_s = int(self.city.boundaries(issued_s, self.city.horizon, self.city.horizon + 1)[0])
+        self.live.restore(int(times_s[0]), values, self._roads(closures, (int(times_s[0]), stop_s)))
         return closures
 
-    def network_at(self, time_s: float, closures: Sequence[Closure]) -> RoadNetwork:
-        return self.city.closed([(each.source, each.target) for each in closures if each.active(time_s)])
+    def _roads(self, closures: Sequence[Closure], span_s: tuple[int, int]) -> Timeline:
+        """The roads with these closures, for snapshots and steps that begin in [first, stop)."""
+        return Timeline.closing(self.city.network, [each.closed_roads for each in closures], span_s=span_s)
 
     def road_flow(
         self, times_s: NDArray[np.int64], nodes: NDArray[np.floating], closures: Sequence[Closure]
     ) -> NDArray[np.float32]:
         """[S,E] the flow on the usual roads at S times, from the values `nodes` [S,N], with these closures."""
-        networks = [self.network_at(time_s, closures) for time_s in times_s.tolist()]
+        roads = self._roads(closures, (int(times_s[0]), int(times_s[-1]) + 1))
+        networks = [roads.network_at(time_s) for time_s in times_s.tolist()]
         with self._alone:
             return self.live.road_flow(nodes, networks, times_s)
 
@@ -184,10 +179,3 @@ class Engine:
     @cached_property
     def _road_matrices(self) -> tuple[csr_array, csr_array]:
         return road_matrix(self.city.network), road_matrix(self.city.network, backward=True)
-
-
-def _row_ids(city: ServedCity, road: tuple[str, str]) -> tuple[str | int, str | int]:
-    """The ends of a road as node ids. Unknown names are left as they are, for the network to refuse."""
-    ids = city.network.node_ids.tolist()
-    a, b = (ids[city.row_of[end]] if end in city.row_of else end for end in road)
-    return a, b

@@ -1,4 +1,4 @@
-"""A forecast as it is issued and stored: every process and every later request gets the same numbers.
+"""Forecasts as the service issues them: every process and every later request gets the same numbers from the store.
 
 Values are rounded to 12 binary digits, an error of at most 0.013 %, and compressed.
 """
@@ -10,18 +10,18 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from frigate.forecasting.result import Forecast
+from frigate.pages.wire import rounded
 from frigate.serve.city import ServedCity
 from frigate.serve.packing import pack, unpack
-from frigate.serve.store import Closure, StoredForecast
+from frigate.serve.store import Closure, Store
 
 
 @dataclass(frozen=True)
-class Issued:
-    """A forecast for a served city."""
+class IssuedForecast:
+    """A forecast of a served city, with what was known of its roads."""
 
     forecast: Forecast  # values as float32, rounded
     made_s: float
-    version: str  # of the network
     closures: tuple[Closure, ...]  # those that hold at some step
 
     @property
@@ -29,28 +29,31 @@ class Issued:
         """The forecast uses readings before this time."""
         return self.forecast.at_s
 
-    def stored(self) -> StoredForecast:
-        forecast = self.forecast
-        closures = [asdict(closure) for closure in self.closures]
-        meta = {"times_s": forecast.times_s.tolist(), "closures": closures, "notices": forecast.notices}
-        body = pack(meta, {"values": forecast.values.astype(np.float32)})
-        return StoredForecast(self.issued_s, self.made_s, self.version, body)
 
-    @staticmethod
-    def of(stored: StoredForecast, city: ServedCity) -> Issued | None:
-        """None if it was made for another version of the city's network, or is damaged."""
-        if stored.network != city.version:
-            return None
-        what = f"forecast issued at {stored.issued_s}"
-        shape = (-1, city.network.num_nodes)
-        body = unpack(stored.body, what, header=("times_s", "closures", "notices"), values=shape)
-        if body is None:
-            return None
-        meta, arrays = body
-        times_s = np.array(meta["times_s"], np.int64)
-        return Issued(
-            forecast=city.forecast(stored.issued_s, times_s, arrays["values"], notices=meta["notices"]),
-            made_s=stored.made_s,
-            version=stored.network,
-            closures=tuple(Closure(**closure) for closure in meta["closures"]),
-        )
+def issue(city: ServedCity, made: Forecast, closures: list[Closure], *, now_s: float) -> IssuedForecast:
+    """A forecast made just now."""
+    hold = tuple(each for each in closures if any(map(each.active, made.times_s.tolist())))
+    return IssuedForecast(city.forecast(made.at_s, rounded(made.values), made.notices), now_s, hold)
+
+
+def store_issued(store: Store, city: ServedCity, issued: IssuedForecast) -> bool:
+    """Returns False, and changes nothing, if there is already one for that time."""
+    forecast = issued.forecast
+    meta = {"closures": [asdict(each) for each in issued.closures], "notices": forecast.notices}
+    body = pack(meta, {"values": forecast.values.astype(np.float32)})
+    return store.add_forecast(issued.issued_s, made_s=issued.made_s, network=city.version, body=body)
+
+
+def read_issued(store: Store, city: ServedCity, issued_s: int | None = None) -> IssuedForecast | None:
+    """The forecast issued at that time, or the latest; None if it is not of this version of the network, or damaged."""
+    row = store.forecast(city.version, issued_s)
+    if row is None:
+        return None
+    issued_s, made_s, body = row
+    shape = (city.horizon, city.network.num_nodes)
+    found = unpack(body, f"forecast issued at {issued_s}", header=("closures", "notices"), values=shape)
+    if found is None:
+        return None
+    meta, arrays = found
+    forecast = city.forecast(issued_s, arrays["values"], meta["notices"])
+    return IssuedForecast(forecast, made_s, tuple(Closure(**each) for each in meta["closures"]))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from frigate.errors import ServiceError
 from frigate.serve.engine import Engine
-from frigate.serve.issued import Issued
+from frigate.serve.issued import IssuedForecast, read_issued
 
 Floats = NDArray[np.float32]
 
@@ -29,7 +29,7 @@ class LatestForecast:
     NaN means unknown.
     """
 
-    issued: Issued
+    issued: IssuedForecast
     past_times_s: NDArray[np.int64]  # [T]
     past: Floats  # [T,N] readings
     past_forecast: Floats  # [T,N] the one-step-ahead forecasts for these snapshots
@@ -57,8 +57,7 @@ class Latest:
     def _read(self) -> LatestForecast:
         engine = self._engine
         city = self._engine.city
-        stored = engine.store.forecast()
-        issued = None if stored is None else Issued.of(stored, city)
+        issued = read_issued(engine.store, city)
         if issued is None:
             raise NoForecastError("no forecast yet. The first is issued at the end of the current step")
         times_s, past = engine.window(issued.issued_s)
@@ -82,8 +81,7 @@ class Latest:
         self._first_steps = {}
         for time_s in times_s.tolist():
             if known.get(time_s) is None:
-                stored = store.forecast(time_s)
-                issued = None if stored is None else Issued.of(stored, city)
+                issued = read_issued(store, city, time_s)
                 known[time_s] = None if issued is None else issued.forecast.values[0].copy()
             self._first_steps[time_s] = known[time_s]
         nothing = np.full(city.network.num_nodes, np.nan, np.float32)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from frigate.calendar import HOUR_S, utc_iso
 from frigate.serve.city import ServedCity
 from frigate.serve.engine import Engine
-from frigate.serve.issued import Issued
+from frigate.serve.issued import IssuedForecast, read_issued
 from frigate.serve.packing import pack, unpack
 from frigate.serve.store import Store
 
@@ -29,7 +29,7 @@ class Scorer:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._issued: dict[int, Issued | None] = {}
+        self._issued: dict[int, IssuedForecast | None] = {}
         self._written: dict[int, bytes] = {}
 
     def score(self, issued_s: int) -> None:
@@ -44,8 +44,7 @@ class Scorer:
         self._issued = {time_s: made for time_s, made in self._issued.items() if made and time_s in at}
         for time_s in times_s.tolist():
             if time_s not in self._issued:
-                stored = store.forecast(time_s)
-                self._issued[time_s] = None if stored is None else Issued.of(stored, city)
+                self._issued[time_s] = read_issued(store, city, time_s)
         for k in range(H, T + H):
             body = score_snapshot(k, times_s, values, self._issued)
             time_s = int(times_s[k])
@@ -56,7 +55,7 @@ class Scorer:
 
 
 def score_snapshot(
-    k: int, times_s: NDArray[np.int64], values: NDArray[np.float32], issued: Mapping[int, Issued | None]
+    k: int, times_s: NDArray[np.int64], values: NDArray[np.float32], issued: Mapping[int, IssuedForecast | None]
 ) -> bytes | None:
     """The encoded scores of snapshot k of a window [S,N]; None if no forecast can be scored."""
     truth = values[k]

@@ -19,6 +19,7 @@ from frigate.calendar import DAY_S, zone
 from frigate.city.city import City
 from frigate.city.network import Road, RoadNetwork
 from frigate.city.stream import RoadNetworkStream, make_stream
+from frigate.city.timeline import ClosedRoads, Timeline
 from frigate.errors import SettingsError
 from frigate.simulate.assignment import AssignedRoads, Loading, TripShares, assign, assigned_roads
 from frigate.simulate.streets import PRIMARY, TERTIARY, TOWN, Floats, Ints, Town, build_town, graph_of, polar
@@ -117,6 +118,12 @@ class SimulatedClosure:
     from_h: float
     to_h: float
 
+    def periods(self) -> list[ClosedRoads]:
+        """One for each day, in seconds of local time since the start of the record."""
+        days_s = DAY_S * np.arange(self.first_day, self.first_day + self.num_days)
+        from_s, to_s = (round(3600 * hour) for hour in (self.from_h, self.to_h))
+        return [ClosedRoads(self.roads, day_s + from_s, day_s + to_s) for day_s in days_s.tolist()]
+
 
 @dataclass(frozen=True)
 class Simulation:
@@ -160,13 +167,8 @@ def simulate(
         raise SettingsError(f"step_s = {step_s} does not divide a day of {DAY_S} s; 300 does")
     town, roads, demand = _town_and_trips(seed, intersections)
     schedule = _schedule(np.random.default_rng([seed, 3]), town, count=closures, days=days)
-    active = _active_closures(schedule, days=days, step_s=step_s)
-    sets, which = np.unique(np.concatenate([[0], active]), return_inverse=True)  # network 0 is the whole network
-    network_of = which[1:]
-    networks = [
-        town.network.close(road for i, c in enumerate(schedule) if bits >> i & 1 for road in c.roads)
-        for bits in sets.tolist()
-    ]
+    timeline = Timeline.closing(town.network, [period for each in schedule for period in each.periods()])
+    networks, network_of, _ = timeline.course(step_s * np.arange(days * DAY_S // step_s))
     values = _counts(seed, town, roads, demand, networks, network_of, days=days, step_s=step_s)
     stream = make_stream(
         values,
@@ -368,18 +370,6 @@ def _closable(network: RoadNetwork, rows: Ints, left: NDArray[np.bool_]) -> list
         else:
             left[row] = True
     return closed
-
-
-def _active_closures(schedule: Sequence[SimulatedClosure], *, days: int, step_s: int) -> Ints:
-    """[S] bit i is set while closure i is active."""
-    seconds = step_s * np.arange(days * DAY_S // step_s)
-    day = seconds // DAY_S
-    hour = seconds % DAY_S / 3600
-    active = np.zeros(len(seconds), np.int64)
-    for i, c in enumerate(schedule):
-        on = (day >= c.first_day) & (day < c.first_day + c.num_days) & (hour >= c.from_h) & (hour < c.to_h)
-        active |= on.astype(np.int64) << i
-    return active
 
 
 def _day_type(day: int) -> int:

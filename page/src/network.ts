@@ -17,7 +17,7 @@ export function unitText({ text, per_s: per }: Unit): string {
 }
 
 export interface NetworkMeta {
-  version: string;
+  version?: string; // as the service names it
   name: string;
   quantity: string;
   unit: string;

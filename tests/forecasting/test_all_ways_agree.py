@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 import frigate as fg
 from frigate.city.network import RoadNetwork
 from frigate.city.stream import RoadNetworkStream
+from frigate.city.timeline import Timeline
 from frigate.evaluation.evaluate import forecaster_of, score
 from frigate.evaluation.metrics import Scores
 from frigate.forecasting.edits import edit_network
@@ -97,7 +98,7 @@ def live(town: Town, changes: Sequence[tuple[int, RoadNetwork]] = (), snapshot: 
     rows = slice(snapshot + 1 - PAST, snapshot + 1)
     values = np.where(stream.observed[rows], stream.values[rows], np.nan)
     begin_s = int(stream.times_s[rows.start])
-    made.restore(begin_s, values, [(begin_s, stream.usual_network()), *changes])
+    made.restore(begin_s, values, Timeline.of(stream.usual_network(), *changes))
     return made
 
 

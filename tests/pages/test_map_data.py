@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -42,14 +40,6 @@ def test_the_network_is_sent_as_it_is(city: City) -> None:
     np.testing.assert_allclose(arrays["line_lonlat"][first], place[network.senders], atol=1e-6)
     np.testing.assert_allclose(arrays["line_lonlat"][last], place[network.receivers], atol=1e-6)
     assert (last > first + 1).any()  # with its bends
-
-
-def test_the_version_follows_the_network(city: City) -> None:
-    version = decode(container(city))[0]["version"]
-    assert version == decode(container(city))[0]["version"]
-    moved = replace(city.network, lon=city.network.lon + 1e-5)
-    other = City(city.name, replace(city.stream, networks=(moved,)))
-    assert version != decode(container(other))[0]["version"]
 
 
 def test_a_network_without_roads_or_names_is_sent() -> None:

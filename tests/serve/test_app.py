@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from frigate.calendar import utc_iso
 from frigate.pages.wire import decode
+from frigate.serve.issued import read_issued
 from frigate.serve.store import Reading, open_store
 from tests.support.service import HORIZON, PAST, STEP_S, Served, Town, serve_town
 
@@ -57,6 +59,23 @@ def test_the_network_is_sent_once_and_not_again(shared: Served) -> None:
     features = get(shared, "/v1/network.geojson").json()["features"]
     assert len(features) == city.network.num_nodes + city.network.num_edges
     assert features[-1]["geometry"]["type"] == "LineString"
+
+
+def test_the_version_is_that_of_the_rows(shared: Served) -> None:
+    """Whatever is stored or sent by row has it; names and tiles may change without."""
+    city = shared.service.city
+    network = city.network
+    same = replace(city, name="Elsewhere", tiles={"basemap": "https://tiles.example/{z}/{x}/{y}.png"})
+    assert same.version == city.version and same.digest != city.digest
+    others = (
+        replace(city, network=replace(network, lon=network.lon + 1e-5)),
+        replace(city, network=network.with_roads(network.edges.take(np.arange(network.num_edges)[::-1]))),
+        replace(city, sensors=~city.sensors),
+        replace(city, horizon=city.horizon + 1),
+    )
+    assert len({each.version for each in (city, *others)}) == 5
+    store = shared.service.store
+    assert read_issued(store, city) is not None and all(read_issued(store, each) is None for each in others)
 
 
 def test_the_map_gets_an_hour_back_and_an_hour_ahead(shared: Served) -> None:
@@ -129,7 +148,7 @@ def test_a_node_has_its_past_its_forecast_and_its_supports(shared: Served) -> No
     assert all(0 < each["distance_m"] < 10_000 for each in node["main_sensors"])
     assert [row["value"] for row in node["forecast"]] == pytest.approx(values["forecast"][:, inferred].tolist(), 1e-6)
     assert [row["value"] for row in node["history"]] == pytest.approx(values["past"][:, inferred].tolist(), 1e-6)
-    before = shared.service.store.forecast(int(shared.town.city.stream.times_s[FIRST]))
+    before = read_issued(shared.service.store, city, int(shared.town.city.stream.times_s[FIRST]))
     assert before is not None and node["issued"][-1]["time"] == utc_iso(before.issued_s)
     assert node["issued"][-1]["value"] is not None and node["history"][-1]["time"] == node["issued"][-1]["time"]
 

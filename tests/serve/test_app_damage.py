@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from frigate.serve.packing import pack
@@ -58,14 +59,15 @@ def test_no_row_of_the_store_breaks_a_read(served: Served) -> None:
     city = served.service.city
     (source, target), other = served.roads()[:2]
     issued_s = int(served.time() // STEP_S * STEP_S)
-    no_times = pack({"closures": [], "notices": []}, {"values": city.network.lon[None]})
-    misshapen = pack({"times_s": [issued_s], "closures": [], "notices": []}, {"values": city.network.lon[:, None]})
+    values = np.zeros((city.horizon, city.network.num_nodes), np.float32)
+    no_notices = pack({"closures": []}, {"values": values})
+    misshapen = pack({"closures": [], "notices": []}, {"values": values.T})
     with store.transaction(write=True) as sql:
         sql.run("INSERT INTO closures VALUES ('aa', ?, ?, 0, ?, 0)", source, target, 10**15)
         sql.run("INSERT INTO closures VALUES ('bb', ?, ?, ?, NULL, 0)", *other, -(10**15))
         sql.run("INSERT INTO closures VALUES ('cc', 'no such', 'road', 0, NULL, 0)")
         sql.run("INSERT INTO readings VALUES (?, ?, 1, 0)", 9 * 10**18, city.node_names[0])
-        for back, body in ((1, b"not compressed"), (2, pack({}, {})), (3, misshapen), (4, no_times)):
+        for back, body in ((1, b"not compressed"), (2, pack({}, {})), (3, misshapen), (4, no_notices)):
             sql.run("INSERT INTO forecasts VALUES (?, 0, ?, ?)", issued_s - back * STEP_S, city.version, body)
         for back, body in ((4, b"not compressed"), (5, pack({}, {}))):
             sql.run("INSERT INTO scores VALUES (?, ?, ?)", issued_s - back * STEP_S, city.version, body)

@@ -20,11 +20,11 @@ from frigate.pages.wire import rounded
 from frigate.serve import clock
 from frigate.serve import service as serving
 from frigate.serve.clock import Clock
-from frigate.serve.issued import Issued
+from frigate.serve.issued import IssuedForecast, read_issued
 from frigate.serve.scoring import accuracy
 from frigate.serve.sensors import sensor_health
 from frigate.serve.service import Service
-from frigate.serve.store import Reading, Store, StoredForecast, open_store
+from frigate.serve.store import Reading, Store, open_store
 from tests.support.service import HORIZON, PAST, STEP_S, FakeTime, Town, start_clock
 
 FIRST = 36  # snapshot of the record that tests begin with: 9 in the morning
@@ -35,10 +35,8 @@ def end_s(town: Town, snapshot: int) -> int:
     return int(town.city.stream.times_s[snapshot]) + STEP_S
 
 
-def latest(town: Town, store: Store, issued_s: int | None = None) -> Issued:
-    stored = store.forecast(issued_s)
-    assert stored is not None
-    issued = Issued.of(stored, town.served)
+def latest(town: Town, store: Store, issued_s: int | None = None) -> IssuedForecast:
+    issued = read_issued(store, town.served, issued_s)
     assert issued is not None
     return issued
 
@@ -180,7 +178,7 @@ def test_one_clock_for_all_processes_and_another_takes_over(
     time.now_s += STEP_S
     one.close()  # as when its process dies
     assert clocks[1].turn() and clocks[1].state.holder
-    assert not other.add_forecast(StoredForecast(end_s(town, FIRST + 1), 0.0, "", b""))
+    assert not other.add_forecast(end_s(town, FIRST + 1), made_s=0.0, network="", body=b"")
 
 
 def test_a_snapshot_is_read_again_only_if_its_readings_have_changed(

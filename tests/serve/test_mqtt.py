@@ -18,6 +18,7 @@ from frigate.serve.ingest import BatchError, Ingest, Judge, ReadingRow
 from frigate.serve.mqtt import EXAMPLE, MAX_BYTES, Broker, Subscriber, rows_of_message
 from frigate.serve.store import Reading, StoreGoneError
 from frigate.serve.store.sqlite import SqliteStore
+from frigate.training.run import TrainedOn
 from tests.support.errors import raises
 from tests.support.forecast_runs import small_city
 from tests.support.mqtt import KIND, PASSWORD, USER, MqttBroker
@@ -36,8 +37,7 @@ def served_city() -> ServedCity:
         steps=city.stream.steps,
         past=12,
         horizon=12,
-        quantity="count",
-        unit="",
+        trained_on=TrainedOn.of(city, (0, city.stream.num_snapshots)),
         has_demand=False,
     )
 

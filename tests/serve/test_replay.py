@@ -16,7 +16,7 @@ from frigate.calendar import utc_iso
 from frigate.city.stream import RoadNetworkStream
 from frigate.errors import ServiceError, SettingsError
 from frigate.serve.client import ServiceClient, ServiceGoneError
-from frigate.serve.issued import Issued
+from frigate.serve.issued import IssuedForecast, read_issued
 from frigate.serve.replay import Replay, snapshots_between
 from frigate.serve.store import Store, open_store
 from tests.support.command_line import assert_refused, frigate
@@ -64,10 +64,8 @@ def with_a_closure(town: Town) -> tuple[RoadNetworkStream, dict[str, str]]:
     return changed, {"source": str(a), "target": str(b)}
 
 
-def last_forecast(town: Town, store: Store) -> Issued:
-    stored = store.forecast()
-    assert stored is not None
-    issued = Issued.of(stored, town.served)
+def last_forecast(town: Town, store: Store) -> IssuedForecast:
+    issued = read_issued(store, town.served)
     assert issued is not None
     return issued
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from frigate.errors import ServiceError
-from frigate.serve.store import PERIOD_US, Reading, Store, StoredForecast, StoreGoneError, Token, open_store
+from frigate.serve.store import PERIOD_US, Reading, Store, StoreGoneError, Token, open_store
 from frigate.serve.store.schema import MIGRATIONS
 from frigate.serve.store.sqlite import READERS
 from tests.support.errors import raises
@@ -122,15 +122,16 @@ def test_two_operators_who_close_and_open_a_road_at_once_agree(store: Store) -> 
 
 
 def test_one_forecast_for_each_time(store: Store, reopen: Callable[[], Store]) -> None:
-    assert store.forecast() is None and store.state() == (None, 0)
-    first = StoredForecast(300, 301.5, "v1", bytes(range(256)))
-    assert store.add_forecast(first) and not store.add_forecast(StoredForecast(300, 400.0, "v1", b"other"))
-    assert store.add_forecast(StoredForecast(600, 601.0, "v1", b"second"))
+    assert store.forecast("v1") is None and store.state() == (None, 0)
+    body = bytes(range(256))
+    assert store.add_forecast(300, made_s=301.5, network="v1", body=body)
+    assert not store.add_forecast(300, made_s=400.0, network="v1", body=b"other")
+    assert store.add_forecast(600, made_s=601.0, network="v1", body=b"second")
     again = reopen()
-    assert again.forecast(300) == first and again.forecast(601) is None and again.state()[0] == 600
-    latest = again.forecast()
-    assert latest is not None and latest.body == b"second"
-    assert store.withdraw_forecasts(599.9) == 1 and store.state()[0] == 300
+    assert again.forecast("v1", 300) == (300, 301.5, body) and again.forecast("v1") == (600, 601.0, b"second")
+    assert again.forecast("v1", 601) is None and again.forecast("v2", 300) is None and again.state()[0] == 600
+    assert store.add_forecast(900, made_s=901.0, network="v2", body=b"third") and store.forecast("v1") is None
+    assert store.withdraw_forecasts(599.9) == 2 and store.state()[0] == 300
 
 
 def test_scores_are_replaced_and_belong_to_a_network(store: Store) -> None:
@@ -160,12 +161,12 @@ def test_one_holder_of_the_clock(store: Store, reopen: Callable[[], Store]) -> N
 def test_what_is_old_is_forgotten(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("frigate.serve.store.base.FORGET_ROWS", 7)
     store.add_readings([Reading("A", k * 1_000_000, 1.0) for k in range(100)], 0.0)
-    store.add_forecast(StoredForecast(10, 0.0, "v", b""))
+    store.add_forecast(10, made_s=0.0, network="v", body=b"")
     store.add_scores(10, "v", b"")
     store.add_closure("A", "B", begin_s=0, end_s=10, now_s=0)
     store.add_closure("A", "C", begin_s=0, end_s=None, now_s=0)
     assert store.forget(60) == 63
-    assert min(time for _, time in stored(store)) == 60_000_000 and store.forecast() is None
+    assert min(time for _, time in stored(store)) == 60_000_000 and store.forecast("v") is None
     assert [closure.target for closure in store.closures()] == ["C"] and store.forget(60) == 0
 
 

@@ -27,7 +27,7 @@ from frigate.serve.api.common import (
     table,
 )
 from frigate.serve.city import ServedCity
-from frigate.serve.issued import Issued
+from frigate.serve.issued import IssuedForecast, read_issued
 from frigate.serve.problems import problems
 from frigate.serve.service import Service
 
@@ -241,11 +241,10 @@ def node_details(service: ServiceOf, node: NodeInPath) -> NodeDetails:
     )
 
 
-def _issued(service: Service, issued_at: Any) -> Issued:
+def _issued(service: Service, issued_at: Any) -> IssuedForecast:
     if issued_at is None:
         return service.latest.get().issued
-    stored = service.store.forecast(int(issued_at.timestamp()))
-    issued = None if stored is None else Issued.of(stored, service.city)
+    issued = read_issued(service.store, service.city, int(issued_at.timestamp()))
     if issued is None:
         raise HTTPException(404, f"no forecast issued at {utc_iso(int(issued_at.timestamp()))} is stored")
     return issued

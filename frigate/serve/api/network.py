@@ -27,7 +27,8 @@ def network_binary(request: Request, service: ServiceOf) -> Response:
     Header: version, name, quantity, unit, timezone, step_seconds, horizon, node_ids, street_names, has_demand. Arrays:
     lon, lat, sensor for each node; source, target, street for each road; line_start, line_lonlat for the road shapes.
     """
-    return sent_to_many(request, "network.bin", service.city.version, lambda: service.city.container, MEDIA_TYPE)
+    city = service.city
+    return sent_to_many(request, "network.bin", city.digest, lambda: city.container, MEDIA_TYPE)
 
 
 @router.get(
@@ -41,7 +42,7 @@ def network_geojson(request: Request, service: ServiceOf) -> Response:
     def body() -> bytes:
         return json.dumps(_geojson(service.city), separators=(",", ":")).encode()
 
-    return sent_to_many(request, "network.geojson", service.city.version, body, GEOJSON)
+    return sent_to_many(request, "network.geojson", service.city.digest, body, GEOJSON)
 
 
 def _geojson(city: ServedCity) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from frigate.serve.store.base import (
     ReadingPart,
     SensorFacts,
     Store,
-    StoredForecast,
     StoreGoneError,
     Token,
 )
@@ -27,7 +26,6 @@ __all__ = [
     "SensorFacts",
     "Store",
     "StoreGoneError",
-    "StoredForecast",
     "Token",
     "open_store",
 ]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.city.timeline import ClosedRoads
 from frigate.errors import ServiceError
 from frigate.serve.store.schema import MIGRATIONS
 
@@ -62,18 +63,13 @@ class Closure:
     end_s: int | None
     created_s: int
 
+    @property
+    def closed_roads(self) -> ClosedRoads:
+        return ClosedRoads(((self.source, self.target),), self.begin_s, self.end_s)
+
     def active(self, time_s: float) -> bool:
-        return self.begin_s <= time_s and (self.end_s is None or time_s < self.end_s)
-
-
-@dataclass(frozen=True)
-class StoredForecast:
-    """An issued forecast; `body` is a compressed container of `frigate.pages.wire`."""
-
-    issued_s: int
-    made_s: float
-    network: str
-    body: bytes
+        """Whether the road is closed at a time, and so in a snapshot or step that begins then."""
+        return self.closed_roads.hold(time_s)
 
 
 @dataclass(frozen=True)
@@ -269,26 +265,19 @@ class Store(ABC):
 
     # Forecasts and their scores
 
-    def add_forecast(self, forecast: StoredForecast) -> bool:
+    def add_forecast(self, issued_s: int, *, made_s: float, network: str, body: bytes) -> bool:
         """Store a forecast. Returns False, and changes nothing, if there is already one for that time."""
+        text = "INSERT INTO forecasts VALUES (?, ?, ?, ?) ON CONFLICT (issued_s) DO NOTHING"
         with self.transaction(write=True) as sql:
-            return bool(
-                sql.run(
-                    "INSERT INTO forecasts VALUES (?, ?, ?, ?) ON CONFLICT (issued_s) DO NOTHING",
-                    forecast.issued_s,
-                    forecast.made_s,
-                    forecast.network,
-                    forecast.body,
-                )
-            )
+            return bool(sql.run(text, issued_s, made_s, network, body))
 
-    def forecast(self, issued_s: int | None = None) -> StoredForecast | None:
-        """The forecast issued at that time, or the latest."""
+    def forecast(self, network: str, issued_s: int | None = None) -> tuple[int, float, bytes] | None:
+        """The forecast issued then, or the latest: when it was issued and made, its body. None if not of `network`."""
+        which = "(SELECT MAX(issued_s) FROM forecasts)" if issued_s is None else "?"
+        text = f"SELECT issued_s, made_s, body FROM forecasts WHERE network = ? AND issued_s = {which}"
         with self.transaction() as sql:
-            which = "issued_s = ?" if issued_s is not None else "issued_s = (SELECT MAX(issued_s) FROM forecasts)"
-            values = () if issued_s is None else (issued_s,)
-            rows = sql.rows(f"SELECT issued_s, made_s, network, body FROM forecasts WHERE {which}", *values)
-        return next((StoredForecast(at, made_s, network, bytes(body)) for at, made_s, network, body in rows), None)
+            rows = sql.rows(text, network, *([] if issued_s is None else [issued_s]))
+        return next(((at_s, made_s, bytes(body)) for at_s, made_s, body in rows), None)
 
     def withdraw_forecasts(self, after_s: float) -> int:
         """Delete forecasts issued after this time, which happens if the clock goes back. Returns how many."""
