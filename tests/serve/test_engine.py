@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from frigate.demand.flows import trips_through
 from frigate.serve.engine import SUPPORTS, Engine
-from frigate.serve.issued import Issued
+from frigate.serve.issued import IssuedForecast
 from frigate.serve.packing import unpack
 from frigate.serve.scoring import score_snapshot
 from frigate.serve.store import open_store
@@ -69,10 +69,8 @@ def test_a_node_leans_on_the_sensors_that_most_of_its_vehicles_pass(engine: Engi
         assert all(away_m > 0 for _, away_m in found)
 
 
-def issued(town: Town, issued_s: int, values: NDArray[np.float32]) -> Issued:
-    city = town.served
-    times_s = issued_s + STEP_S * np.arange(HORIZON)
-    return Issued(city.forecast(issued_s, times_s, values, notices=()), 0.0, city.version, ())
+def issued(town: Town, issued_s: int, values: NDArray[np.float32]) -> IssuedForecast:
+    return IssuedForecast(town.served.forecast(issued_s, values, ()), 0.0, ())
 
 
 def test_only_nodes_with_a_reading_then_and_before_are_judged(town: Town) -> None:
