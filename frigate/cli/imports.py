@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from frigate.cli.console import notice, progress, say, status
+from frigate.cli.console import log, notice, progress, say, status
 from frigate.cli.parser import Argument, Command, Group
 from frigate.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
     from frigate.city.city import City
 
+PLACES = 5  # of a notice, printed after it
 BENCHMARKS = "metr-la, pems-bay, pems03, pems04, pems07, pems08, libcity, frigate"
 
 
@@ -60,7 +61,7 @@ def _import_osm(args: Namespace) -> None:
             timezone=args.timezone,
             highways=highways,
             keep_all=args.keep_all,
-            on=args.on if args.readings is None else "nodes",
+            on=(args.on or "nodes") if args.readings is None else "nodes",
         )
         if args.readings is not None:
             city = import_tables(
@@ -68,6 +69,7 @@ def _import_osm(args: Namespace) -> None:
                 readings=args.readings,
                 sensors=args.sensors,
                 on=args.on,
+                bearing=args.bearing,
                 rename=parse_map(args.map),
                 snap_m=args.snap,
                 step=args.step,
@@ -148,6 +150,7 @@ def _import_tables(args: Namespace) -> None:
             quantity=args.quantity,
             unit=args.unit,
             on=args.on,
+            bearing=args.bearing,
             name=_name(args),
             report=args.report,
         )
@@ -207,13 +210,24 @@ def _write(city: City, args: Namespace) -> None:
         written = read_city(args.output)
         ready = ensure_road_features(written)  # so that a machine without the import packages can train on it
     new = [text for text in ready.notices if text not in (*city.notices, *written.notices)]
-    notice(*city.notices, *new, *append_notices)
+    for text in city.notices:
+        notice(text)
+        _list_places(city.places.get(text, ()))
+    notice(*new, *append_notices)
     stream = written.stream
     readings = "no readings"
     if stream.num_snapshots:
         readings = f"{stream.num_snapshots} snapshots, sensors at {int(stream.sensors.sum())}"
     words = ("roads", "turns") if len(written.network.lines) else ("nodes", "roads")
     say(f"{stream.num_nodes} {words[0]}, {written.network.num_edges} {words[1]}, {readings}: {args.output}")
+
+
+def _list_places(places: Sequence[str]) -> None:
+    """Print the places of a notice after the first, which is in its sentence."""
+    for place in places[1 : PLACES + 1]:
+        log(f"  {place}")
+    if len(places) > PLACES + 1:
+        log("  `frigate check` lists more")
 
 
 def parse_origin(text: str | None) -> tuple[float, float] | None:
@@ -277,11 +291,18 @@ ON = Argument(
     default="nodes",
     choices=("nodes", "roads"),
 )
+ON_OR_ASK = Argument(
+    "--on",
+    "what a node of the city is: an intersection, or a road segment (default: nodes; must be given where detectors "
+    "measure single roads)",
+    choices=("nodes", "roads"),
+)
 ENCODING = Argument("--encoding NAME", "encoding of the tables, such as latin-1", default="utf-8")
 READINGS = (
     Argument("--readings FILE", "table of readings: time, value, and node_id, sensor_id or lon, lat", Path),
     Argument("--sensors FILE", "table of sensors: sensor_id, and node_id or lon, lat", Path),
-    Argument("--snap METRES", "attach a sensor to the nearest node within this distance", float),
+    Argument("--snap METRES", "attach a sensor to the nearest node or road within this distance (default: 50)", float),
+    Argument("--bearing DIRECTION", "of sensors without one: degrees, N, NE, ..., or both if each measures both ways"),
     MAP,
     Argument(
         "--date-order",
@@ -336,7 +357,7 @@ IMPORT = Group(
                 PLACE,
                 Argument("--highways A,B,...", "values of the highway tag to keep (default: all drivable)"),
                 Argument("--keep-all --no-keep-all", "keep roads outside the largest strongly connected component"),
-                ON,
+                ON_OR_ASK,
             ),
         ),
         Command(
@@ -396,7 +417,7 @@ IMPORT = Group(
                 *READINGS,
                 STEP_OF_DATA,
                 ZONE,
-                ON,
+                ON_OR_ASK,
             ),
         ),
         Command(

@@ -59,10 +59,9 @@ def test_check_shows_them_and_what_the_import_reported(tmp_path: Path) -> None:
     assert (
         f"Detectors: 2 at 2 nodes; moved there by 15 m (median), at most 30 m (B 2 to {NETWORK.node_ids[1]})" in lines
     )
-    assert "  Sensors left out because they are not in the network: 1." in lines
-    assert lines.index("Reported by the import:") < lines.index(
-        "  Sensors left out because they are not in the network: 1."
-    )
+    (left_out,) = (line for line in lines if line.startswith("  Sensors left out because they have no place"))
+    assert 'network: 1 (first: "far" is ' in left_out and "another city" in left_out
+    assert lines.index("Reported by the import:") < lines.index(left_out)
     assert json.loads(json.dumps(check_city(city).to_json()))["detectors"][0][0] == "B 2"
     silent = replace(city, stream=replace(city.stream, values=city.stream.values * 0))
     assert f"{NETWORK.node_ids[0]} (A17)" in "\n".join(check_city(silent).lines())
@@ -106,7 +105,7 @@ def test_pages_name_them_and_how_far_they_were_moved(tmp_path: Path) -> None:
     assert meta["detectors"] == ["A17, moved 0 m", "B 2, moved 30 m", *[""] * len(ids[2:])]
     page = Page(write_check_page(tmp_path / "check.html", city, check_city(city)))
     assert page.data[0]["id"][1] == f"{ids[1]} (B 2, moved 30 m)"
-    assert "Notices from the import" in page.text and "because they are not in the network: 1." in page.text
+    assert "Notices from the import" in page.text and "because they have no place in the network: 1" in page.text
     assert "at most 30 m (B 2 to" in page.text
 
 

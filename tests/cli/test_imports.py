@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 import frigate as fg
+from frigate.roads.geometry import read_line
 from tests.support import benchmark_files, osm_files, sumo_files, table_files
 from tests.support.command_line import assert_refused
 from tests.support.command_line import frigate as typed
@@ -74,6 +75,40 @@ def test_a_map_and_a_table_of_readings_make_a_forecast(tmp_path: Path) -> None:
     )
     frigate("forecast", tmp_path / "run", "--parquet", tmp_path / "forecast.parquet")
     assert len(pl.read_parquet(tmp_path / "forecast.parquet")) == 3 * network.num_nodes
+
+
+@pytest.mark.shared
+def test_the_first_example_of_the_page_counts_each_direction_on_its_road(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sources" / "osm.md").read_text(encoding="utf-8")
+    command = page.split("```sh\n")[1].splitlines()[0].split()
+    table = [line.strip() for line in page.split("Each row of `counts.csv`")[1].split("\n\n")[1].splitlines()]
+    assert command[:3] == ["frigate", "import", "osm"] and table[0].split(",")[-2:] == ["bearing", "value"]
+    pbf = shared_data("osm-extracts") / "helsinki_small.osm.pbf"
+    roads = fg.import_osm(pbf, on="roads").network
+    ends = [read_line(line)[[0, -1]] for line in roads.lines.tolist() if len(line) == 9 + 3 * 16]  # straight
+    straight = np.flatnonzero([len(line) == 9 + 3 * 16 for line in roads.lines.tolist()])
+    north = np.array([1.0, np.cos(np.radians(roads.lat.mean()))])  # degrees of equal length
+    rows = [table[0]]
+    for row, (start, end) in zip(straight[::2].tolist(), ends[::2], strict=True):
+        east_m, north_m = 111_195 * (end - start) * north[::-1]
+        length_m = np.hypot(east_m, north_m)
+        if length_m > 60:
+            right_m = 4 * np.array([north_m, -east_m]) / length_m  # of the middle: cars keep to the right
+            lon, lat = (start + end) / 2 + right_m / 111_195 / north[::-1]
+            bearing = np.degrees(np.arctan2(east_m, north_m)) % 360
+            rows += [f"2024-03-04T{k:02d}:00,{lon:.6f},{lat:.6f},{bearing:.0f},{row}" for k in range(24)]
+    counts = tmp_path / "counts.csv"
+    counts.write_text("\n".join(rows) + "\n")
+    files = {"luxembourg.osm.pbf": pbf, "counts.csv": counts, "Europe/Luxembourg": "Europe/Helsinki"}
+    words = [files.get(word, word) for word in command[1:-1]]
+    frigate(*words, tmp_path / "town", "--step", "1h")
+    stream = fg.read_city(tmp_path / "town").stream
+    read = np.flatnonzero(stream.sensors)
+    right = [row for row in read.tolist() if (stream.values[:, row] == row).all()]
+    assert len(read) > 50 and len(right) > 0.9 * len(read)  # a few are nearer to another road in that direction
+    asked = [word for k, word in enumerate(words) if word != "--on" and (k == 0 or words[k - 1] != "--on")]
+    refused = typed(*asked, tmp_path / "other", "--step", "1h")
+    assert refused.status == 2 and "--on roads" in refused.err and not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("kind", ["osm", "osm.gz", "osm.pbf", "overpass-body.json", "graphml"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from frigate.city.network import RoadNetwork
 from frigate.config import change, preset
 from frigate.demand import tuning
 from frigate.demand.estimate import Demand
+from frigate.demand.levels import INPUTS, SCALES, LevelSettings
 from frigate.demand.route_search import SearchSettings, search_again, search_routes
 from frigate.demand.settings import DemandSettings
 from frigate.demand.trip_model import estimate_demand
@@ -95,6 +97,19 @@ def test_flows_and_detours_are_the_same(cities: tuple[City, City]) -> None:
         moved.append(by_id(forecast(run, city, network.close(CLOSED))))
     np.testing.assert_allclose(made[0], made[1], rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(moved[0], moved[1], rtol=1e-3, atol=1e-3)
+
+
+def test_levels_are_the_same(cities: tuple[City, City]) -> None:
+    """Each sensor's level is compared with what trips calibrated without it say: its fold goes by its id."""
+    scales = (math.log(0.3),) * len(SCALES) + (math.log(0.5),) * INPUTS
+    settings = DemandSettings(sets=2, levels=LevelSettings(0.1, 1.0, scales))
+    sensors = [np.asarray(city.network.node_ids, np.int64) % 3 > 0 for city in cities]
+    made = [
+        flows(city, estimate_demand(city, some, settings=settings)) for city, some in zip(cities, sensors, strict=True)
+    ]
+    np.testing.assert_allclose(made[0], made[1], rtol=1e-3, atol=1e-3)
+    trips = estimate_demand(cities[0], sensors[0], settings=replace(settings, levels=None))
+    assert np.abs(made[0] - flows(cities[0], trips)).max() > 0.1
 
 
 def trained(city: City) -> fg.Run:

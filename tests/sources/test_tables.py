@@ -30,6 +30,7 @@ from frigate.sources.matrix import import_matrix
 from frigate.sources.osm.importer import import_osm
 from frigate.sources.tables.detectors import SensorSite, attach
 from frigate.sources.tables.importer import import_tables
+from frigate.sources.tables.street_names import same_street
 from frigate.training.train import train
 from tests.support.command_line import assert_refused, frigate
 from tests.support.errors import raises
@@ -388,7 +389,7 @@ def test_the_network_of_a_city_brings_its_time_zone(files: dict[str, Path], tmp_
 def test_a_sensor_is_not_attached_to_a_node_that_is_gone() -> None:
     place = np.array([6.1, 6.2]), np.array([49.6, 49.6])
     network = RoadNetwork(np.array(["A", "B"]), *place, Edges.none()).remove_nodes(["B"])
-    found = attach([SensorSite(lon=6.2, lat=49.6)], network, roads=None, snap_m=None)
+    found = attach([SensorSite(lon=6.2, lat=49.6)], network, names=["S"], roads=None, snap_m=None)
     node_of = found.node_of
     why = found.reasons
     assert node_of.tolist() == [-1] and "m from the nearest node, A" in why[0]
@@ -427,6 +428,141 @@ def test_a_detector_on_a_road_is_a_node_of_the_line_graph(files: dict[str, Path]
     far = put(tmp_path, "far.csv", "sensor_id,lon,lat\nA,6.102,49.5991\nC,6.102,49.5991\n")
     with raises(CityError, "101 m", "A>B", "--snap 200"):
         imported(files, readings, sensors=far, on="roads")
+
+
+def test_detectors_of_one_direction_are_not_taken_as_intersections_unasked(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
+    readings = put(tmp_path, "r.csv", long_readings("sensor_id"))
+
+    def places(*rows: str) -> Path:
+        return put(tmp_path, "s.csv", "\n".join(rows) + "\n")
+
+    directed = places("sensor_id,lon,lat,bearing", "A,6.1001,49.6,E", "C,6.1101,49.6,both")
+    with raises(CityError, "r.csv", "1 of 2 detectors", '"A"', "bearing E", "--on roads", "--on nodes"):
+        imported(files, readings, sensors=directed)
+    told = "taken as all traffic of an intersection"
+    on_nodes = imported(files, readings, sensors=directed, on="nodes")
+    assert sum(told in notice for notice in on_nodes.notices) == 1
+    on_roads = imported(files, readings, sensors=directed, on="roads")
+    assert on_roads.network.node_ids[on_roads.stream.sensors].tolist() == ["A>B", "B>C", "C>B"]
+    on_a_road = places("sensor_id,source,target,node_id", "A,A,B,", "C,,,C")
+    with raises(CityError, '"A"', "road A,B", "--on roads"):
+        imported(files, readings, sensors=on_a_road)
+    # A bearing is not needed: these are far from any intersection, but on a road.
+    mid = places("sensor_id,lon,lat", "A,6.105,49.6001", "C,6.115,49.6")
+    with raises(CityError, "r.csv", "2 of 2 detectors", "on a road", '"A"', "361 m", "11 m", "--on roads"):
+        imported(files, readings, sensors=mid)
+    with raises(CityError, '"A"', "361 m", "--snap 500"):
+        imported(files, readings, sensors=mid, on="nodes")
+    for fine in (("A,6.1001,49.6", "C,6.1201,49.6001"), ("A,6.1001,49.6,both", "C,6.1201,49.6001,")):
+        at = places("sensor_id,lon,lat" + ",bearing" * (fine[1][-1] == ","), *fine)
+        assert not any(told in notice for notice in imported(files, readings, sensors=at).notices)
+    whole = imported(files, files["readings.csv"])  # readings of nodes, by their ids
+    assert not any(told in notice for notice in whole.notices)
+
+
+def test_one_bearing_for_all_detectors_without_one(files: dict[str, Path], tmp_path: Path) -> None:
+    readings = put(tmp_path, "r.csv", long_readings("sensor_id"))
+    sensors = put(tmp_path, "s.csv", "sensor_id,lon,lat,bearing\nA,6.105,49.6001,\nC,6.115,49.6,W\n")
+    unsaid = "sensor_id,lon,lat\nA,6.105,49.6001\nC,6.115,49.6\n"
+    with raises(CityError, '"A"', "A>B", "B>A", "bearing", "--bearing both"):
+        imported(files, readings, sensors=put(tmp_path, "n.csv", unsaid), on="roads")
+    city = imported(files, readings, sensors=sensors, on="roads", bearing="both")
+    assert city.network.node_ids[city.stream.sensors].tolist() == ["A>B", "B>A", "C>B"]
+    with raises(CityError, '"A"', 'bearing "upwards"'):
+        imported(files, readings, sensors=put(tmp_path, "n.csv", unsaid), on="roads", bearing="upwards")
+
+
+def test_codes_of_directions_are_no_degrees(files: dict[str, Path], tmp_path: Path) -> None:
+    readings = put(tmp_path, "r.csv", long_readings("sensor_id"))
+    sensors = put(tmp_path, "s.csv", "sensor_id,lon,lat,direction\nA,6.105,49.6001,1\nC,6.105,49.6001,2\n")
+    with raises(CityError, '"A"', '"1"', "code", "bearing"):
+        imported(files, readings, sensors=sensors, on="roads")
+    words = put(
+        tmp_path, "w.csv", "sensor_id,lon,lat,Richtung\nA,6.105,49.6001,Fahrtrichtung Ost\nC,6.105,49.6001,Ouest\n"
+    )
+    city = imported(files, readings, sensors=words, on="roads")
+    assert city.network.node_ids[city.stream.sensors].tolist() == ["A>B", "B>A"]
+
+
+def test_the_name_of_a_street_decides_between_near_roads(files: dict[str, Path], tmp_path: Path) -> None:
+    edges = put(
+        tmp_path,
+        "e.csv",
+        "source,target,name,wkt\n"
+        'A,B,Hauptstraße,"LINESTRING(6.1 49.6,6.11 49.6)"\n'
+        'C,D,Avenue de Clichy,"LINESTRING(6.1 49.6002,6.11 49.6002)"\n'
+        'B,C,,"LINESTRING(6.11 49.6,6.13 49.61,6.1 49.6002)"\n',
+    )
+
+    def roads_of(sensors: str, a: str = "A", c: str = "C") -> list[str]:
+        text = long_readings("sensor_id").replace(",A,", f",{a},").replace(",C,", f",{c},")
+        city = import_tables(
+            edges=edges, readings=put(tmp_path, "r.csv", text), sensors=put(tmp_path, "s.csv", sensors), on="roads"
+        )
+        notices.extend(city.notices)
+        rows = {name: node for name, node, *_ in city.detectors.rows()}
+        return [str(city.network.node_ids[rows[name]]) for name in (a, c)]
+
+    notices: list[str] = []
+    near = "6.105,49.60005", "6.104,49.60015"  # 6 m from the one street, 17 m from the other
+    assert roads_of(f"sensor_id,lon,lat\nA,{near[0]}\nC,{near[1]}\n") == ["A>B", "C>D"]
+    named = roads_of(f"sensor_id,lon,lat,Rue\nA,{near[0]},Av_de_Clichy\nC,{near[1]},Hauptstr. 12\n")
+    assert named == ["C>D", "A>B"]
+    own = roads_of(
+        f"sensor_id,lon,lat\nZ1 Av. de Clichy,{near[0]}\nHauptstr. Ost,{near[1]}\n", "Z1 Av. de Clichy", "Hauptstr. Ost"
+    )
+    assert own == ["C>D", "A>B"]
+    assert not any("street is none" in notice for notice in notices)
+    assert roads_of(f"sensor_id,lon,lat,street\nA,{near[0]},Nowhere\nC,{near[1]},\n") == ["A>B", "C>D"]
+    assert [n for n in notices if "street is none of the near roads" in n and '"A", street "Nowhere"' in n]
+
+
+@pytest.mark.parametrize(
+    ("text", "street", "same"),
+    [
+        ("Hauptstr.", "Hauptstraße", True),
+        ("Haupt-Strasse 12a", "Hauptstrasse", True),
+        ("Av_de_Clichy", "Avenue de Clichy", True),
+        ("Clichy", "Avenue de Clichy", True),
+        ("MAIN ST", "Main Street", True),
+        ("Main St / 2nd Ave", "2nd Avenue", True),
+        ("Bahnhofstr.", "Hauptstraße", False),
+        ("Main Road", "Main Street", False),
+        ("12", "12th Street", False),
+        ("", "Main Street", False),
+        ("Main Street", "", False),
+    ],
+)
+def test_names_of_streets(text: str, street: str, same: bool) -> None:
+    assert same_street(text, street) == same
+
+
+def test_sensors_that_are_left_out_are_named_with_what_to_do(files: dict[str, Path], tmp_path: Path) -> None:
+    rows = [f"{t:%Y-%m-%dT%H:%MZ},{who},1" for t in steps(6) for who in "ABCDE"]
+    readings = put(tmp_path, "r.csv", "\n".join(["time,sensor_id,value", *rows]) + "\n")
+    places = "A,6.105,49.6001,E\nB,6.105,49.5999,W\nC,6.115,49.6,E\nD,6.105,49.5985,E\nE,6.1001,49.606,N\n"
+    city = imported(files, readings, sensors=put(tmp_path, "s.csv", "sensor_id,lon,lat,bearing\n" + places), on="roads")
+    (told,) = (notice for notice in city.notices if notice.startswith("Sensors left out"))
+    first, second = city.places[told]
+    assert '"D" is 167 m from the nearest road, A>B. Pass --snap 200' in first and first in told
+    assert second.startswith('"E" ') and "--snap" in second
+    south = "A,6.105,49.6001,E\nB,6.105,49.5999,W\nC,6.115,49.6,E\nD,6.115,49.6,S\nE,6.1,49.6,E\n"
+    city = imported(files, readings, sensors=put(tmp_path, "s.csv", "sensor_id,lon,lat,bearing\n" + south), on="roads")
+    (told,) = (notice for notice in city.notices if notice.startswith("Sensors left out"))
+    assert "leads in direction 180 degrees; the nearest, D>B, is 361 m away. Pass --snap 500" in told
+
+
+def test_a_new_detector_finds_its_road_in_a_city_on_roads(files: dict[str, Path], tmp_path: Path) -> None:
+    first = put(tmp_path, "s.csv", "sensor_id,lon,lat,bearing\nA,6.105,49.6001,E\nC,6.105,49.6001,W\n")
+    city = imported(files, put(tmp_path, "r.csv", long_readings("sensor_id")), sensors=first, on="roads")
+    write_city(city, tmp_path / "city")
+    text = long_readings("sensor_id").replace(",C,", ",N,")
+    more = put(tmp_path, "more.csv", "sensor_id,lon,lat,bearing\nA,6.105,49.6001,E\nN,6.1195,49.6001,both\n")
+    told = import_tables(network=tmp_path / "city", readings=put(tmp_path, "n.csv", text), sensors=more)
+    assert told.network.node_ids[told.stream.sensors].tolist() == ["A>B", "B>C", "C>B"]
+    assert told.network.fingerprint == city.network.fingerprint
 
 
 def test_a_road_is_named_by_the_users_own_id(tmp_path: Path) -> None:

@@ -19,9 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from frigate.city.city import City
 from frigate.city.detectors import Detectors
 from frigate.city.folder import read_city, write_city
 from frigate.city.split import make_split
+from frigate.city.stream import make_stream
 from frigate.config import TrainSettings, change, preset
 from frigate.demand.tables import DEMAND_NODE
 from frigate.errors import CheckpointError, CityError, SettingsError
@@ -33,8 +35,10 @@ from frigate.nn.forecast_model import ForecastModel
 from frigate.nn.model import Frigate
 from frigate.nn.windows import Windows
 from frigate.roads.feature_cache import ensure_road_features
+from frigate.roads.nearest_sensors import uncovered_share
+from frigate.training import trainer as trainer_module
 from frigate.training.checkpoint import TRAINING, load_checkpoint, load_run
-from frigate.training.hidden_sensors import draw_hidden, training_masks, training_windows
+from frigate.training.hidden_sensors import draw_hidden, kept_out_sensors, training_masks, training_windows
 from frigate.training.train import new_run, summary_line, train
 from frigate.training.trainer import (
     LAST_RATE,
@@ -46,6 +50,8 @@ from frigate.training.trainer import (
 )
 from tests.support.crash_points import frigate_signalled
 from tests.support.errors import raises
+from tests.support.grids import grid_network
+from tests.support.towns import START_S
 from tests.support.training_runs import (
     N,
     equal,
@@ -611,6 +617,42 @@ def test_both_halves_of_a_detector_are_hidden_together() -> None:
     for each in (*masks, run.split.seen, run.split.unseen):
         np.testing.assert_array_equal(each[first], each[np.array(first) + 1])
     assert masks.any() and run.split.unseen.any()
+
+
+def test_both_halves_are_hidden_together_where_whole_areas_are_and_without_demand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network = grid_network(12)
+    N = network.num_nodes
+    values = np.random.default_rng(0).poisson(9.0, (288, N)).astype(np.float64)
+    values[:, network.lon > np.quantile(network.lon, 0.4)] = np.nan  # a large area without sensors
+    stream = make_stream(values, network, start_s=START_S, step_s=3600, quantity="count")
+    by_place = np.lexsort((network.lat, network.lon))
+    partner = np.empty(N, np.int64)  # pairs that are not near each other
+    sensors = by_place[np.isin(by_place, np.flatnonzero(stream.sensors))]
+    half = len(sensors) // 2
+    partner[sensors[:half]] = partner[sensors[half : 2 * half]] = np.arange(half)
+    paired = sensors[: 2 * half]
+    unknown = np.full(len(paired), np.nan)
+    detectors = Detectors(partner[paired].astype(str), paired, unknown, unknown, unknown)
+    city = ensure_road_features(City("Half", stream, detectors=detectors))
+    assert uncovered_share(network, stream.sensors, np.random.default_rng(0)) > 0.2
+    run = new_run(city, seen="all", settings=tiny("default", masks=8, hide=(0.2, 0.6)))
+    masks = training_masks(run)
+    for each in (*masks, kept_out_sensors(run)):
+        assert each.any()
+        np.testing.assert_array_equal(each[sensors[:half]], each[sensors[half : 2 * half]])
+    drawn: list[NDArray[np.bool_]] = []
+
+    def recorded(*arguments: Any) -> NDArray[np.bool_]:
+        drawn.append(draw_hidden(*arguments))
+        return drawn[-1]
+
+    monkeypatch.setattr(trainer_module, "draw_hidden", recorded)
+    train(city, seen="all", settings=tiny("default", model={"demand": False}, epochs=1), device="cpu")
+    hidden = np.concatenate(drawn)
+    assert hidden.any()
+    np.testing.assert_array_equal(hidden[:, sensors[:half]], hidden[:, sensors[half : 2 * half]])
 
 
 @given(st.integers(0, 50), st.integers(1, 400))

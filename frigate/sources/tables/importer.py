@@ -28,13 +28,16 @@ from frigate.city.network_tables import NODE_COLUMNS
 from frigate.city.stream import RoadNetworkStream, parse_quantity
 from frigate.errors import CityError
 from frigate.reading.column_names import check_rename
+from frigate.reading.notices import Notices
 from frigate.reading.sandbox import sandboxed, scratch_folder
 from frigate.reading.tables import TableFile, open_table
 from frigate.reading.times import Clock, network_timezone
 from frigate.roads.on_roads import on_roads
-from frigate.sources.tables.detectors import Attached, RoadTable, SensorSite, attach, settle_step
+from frigate.sources.tables.detectors import Attached, RoadTable, SensorSite, attach
 from frigate.sources.tables.import_log import ImportLog
+from frigate.sources.tables.intervals import settle_step
 from frigate.sources.tables.network import EDGE_COLUMNS, network_from_tables
+from frigate.sources.tables.one_direction import one_direction
 from frigate.sources.tables.readings import (
     PLACE_COLUMNS,
     READING_COLUMNS,
@@ -64,7 +67,8 @@ def import_tables(
     encoding: str = "utf-8",
     quantity: str | None = None,
     unit: str = "",
-    on: str = "nodes",
+    on: str | None = None,
+    bearing: str | None = None,
     name: str | None = None,
     report: str | Path | None = None,
 ) -> City:
@@ -97,13 +101,16 @@ def import_tables(
         "count", or the name of a gauge such as "speed"; and its unit. Default: "count", unless the column of readings
         has the name of a gauge.
     on
-        "nodes", or "roads": every road is a node, and every turn that the network's city allows is an edge.
+        "nodes", or "roads": every road is a node, and every turn that the network's city allows is an edge. Default:
+        "nodes", but refused where detectors measure single roads, because one direction is not an intersection.
+    bearing
+        Of the detectors that have none: degrees, a compass word, or "both" if each measures both directions.
     name
         Name of the city; default: that of the edges' folder, or of the network's city.
     report
         A file in which to list unusable rows.
     """
-    if on not in ("nodes", "roads"):
+    if on not in (None, "nodes", "roads"):
         raise CityError(f'on "{on}" is not known. Give nodes or roads')
     if (network is None) == (edges is None):
         raise CityError("Give either a table of edges or a city with the network (--network CITY)")
@@ -112,7 +119,7 @@ def import_tables(
     if quantity is not None:
         quantity = parse_quantity(quantity, where="quantity")
     log = ImportLog(None if report is None else Path(report))
-    options = _Options(dict(rename or {}), encoding, snap_m, step, timezone, date_order, quantity, unit)
+    options = _Options(dict(rename or {}), encoding, snap_m, step, timezone, date_order, quantity, unit, on, bearing)
     given = {"nodes": nodes, "edges": edges, "readings": readings, "sensors": sensors}
     with _opened(given, options) as tables:
         if network is None:
@@ -125,14 +132,15 @@ def import_tables(
         else:
             city = network if isinstance(network, City) else replace(open_city(network), notices=(), places={})
             city = replace(city, name=name or city.name)
-            table = RoadTable(city.network, city.network.edges)
+            of_roads = len(city.network.lines) > 0
+            table = RoadTable.of_line_graph(city.network) if of_roads else RoadTable(city.network, city.network.edges)
             timezone = network_timezone(timezone, city.stream.timezone, log.notices)
             options = replace(options, timezone=timezone)
-        if on == "roads":
+        if on == "roads" and not len(city.network.lines):
             stream = _bare_stream(on_roads(city, edges=table.edges, notices=log.notices), city.stream.timezone)
             city = City(city.name, stream, city.notices, places=city.places)
         if "readings" in tables:
-            return _attached(city, tables, options, table if on == "roads" else None, log)
+            return _attached(city, tables, options, table, log)
         if step is not None or timezone is not None or network is not None:
             city = replace(city, stream=_bare_stream(city.network, timezone or city.stream.timezone, step))
         return _with_notices(replace(city, stream=replace(city.stream, quantity=quantity or "count", unit=unit)), log)
@@ -148,6 +156,8 @@ class _Options:
     date_order: str | None
     quantity: str | None
     unit: str
+    on: str | None
+    bearing: str | None
 
 
 @contextmanager
@@ -181,9 +191,7 @@ def _with_notices(city: City, log: ImportLog) -> City:
 # Readings
 
 
-def _attached(
-    city: City, tables: Mapping[str, TableFile], options: _Options, roads: RoadTable | None, log: ImportLog
-) -> City:
+def _attached(city: City, tables: Mapping[str, TableFile], options: _Options, roads: RoadTable, log: ImportLog) -> City:
     if options.snap_m is not None and not options.snap_m >= 0:
         raise CityError(f"snap {options.snap_m:g}: give a distance in metres, 0 or more")
     step_s = None if options.step is None else parse_step(options.step, where="step")
@@ -203,7 +211,17 @@ def _attached(
         found = replace(found, sites={**found.sites, **_known_sites(city, found.names)})
     network = city.network
     sensors_at = [found.sites.get(key) for key in found.names]
-    attached = attach(sensors_at, network, roads=roads, snap_m=options.snap_m)
+    if options.bearing is not None:
+        sensors_at = [site and replace(site, bearing=site.bearing or options.bearing) for site in sensors_at]
+    on_roads_now = len(network.lines) > 0
+    if not on_roads_now:
+        _check_intersections(sensors_at, found.names, roads, options.on, where, notices)
+    attached = attach(
+        sensors_at, network, names=found.names, roads=roads if on_roads_now else None, snap_m=options.snap_m
+    )
+    other = np.array([each != "" for each in attached.other_street], bool)
+    what = "Detectors whose street is none of the near roads, attached to the nearest"
+    notices.add_rows(what, other, lambda i: f'"{found.names[i]}", {attached.other_street[i]}')
     usable = usable_readings(found, attached.node_of, attached.reasons, log)
     detectors = _detectors(found.names, sensors_at, attached, network)
     timezone = options.timezone or city.stream.timezone
@@ -228,6 +246,25 @@ def _attached(
     snapshots = snapshots.trimmed(notices)
     stream = snapshots.stream(network, quantity=quantity, unit=options.unit)
     return _with_notices(replace(city, stream=stream, detectors=detectors), log)
+
+
+def _check_intersections(
+    sites: Sequence[SensorSite | None],
+    names: Sequence[str],
+    roads: RoadTable,
+    on: str | None,
+    where: str,
+    notices: Notices,
+) -> None:
+    """Where detectors measure single roads, ask for roads, or report that they are taken as whole intersections."""
+    reason = one_direction(sites, names, roads)
+    if reason and on is None:
+        raise CityError(
+            f"{where}: {reason}, which is not all traffic of an intersection. Pass --on roads, so that each reads its "
+            "road; or --on nodes, if the detectors at an intersection measure all of it together"
+        )
+    if reason:
+        notices.add(f"Imports with --on nodes whose readings are taken as all traffic of an intersection: {reason}", 1)
 
 
 def _known_sites(city: City, names: Sequence[str]) -> dict[str, SensorSite]:

@@ -21,7 +21,7 @@ from frigate.reading.times import Clock, RowOrder, parse_times, settle_formats
 from frigate.sources.tables.detectors import SensorSite
 from frigate.sources.tables.import_log import ImportLog
 
-PLACE_COLUMNS = ("node_id", "road_id", "source", "target", "lon", "lat", "bearing", "direction")
+PLACE_COLUMNS = ("node_id", "road_id", "source", "target", "lon", "lat", "bearing", "direction", "street")
 SENSOR_COLUMNS = ("sensor_id", *PLACE_COLUMNS)
 READING_COLUMNS = ("date", "time", "value", *SENSOR_COLUMNS)
 # Columns that identify a sensor in a table of readings, best first.
@@ -173,7 +173,8 @@ def _sites(table: Table, new: set[str], styles: Mapping[str, str], log: ImportLo
         ids = {c: words[c][i] for c in ("node_id", "road_id", "source", "target") if c in words}
         bearing = next((words[c][i] for c in ("bearing", "direction") if c in words and words[c][i]), None)
         lon, lat = (float(points[c][i]) if c in points else math.nan for c in ("lon", "lat"))
-        sites[key] = SensorSite(**ids, bearing=bearing, lon=lon, lat=lat)
+        street = words["street"][i] if "street" in words else None
+        sites[key] = SensorSite(**ids, bearing=bearing, lon=lon, lat=lat, street=street)
     return sites
 
 
@@ -220,7 +221,8 @@ def usable_readings(found: SensorReadings, node_of: NDArray[np.int64], reasons: 
         return readings.take(~rows)
 
     readings = reject(node_of[readings.column] < 0, reasons)
-    log.notices.add("Sensors left out because they are not in the network", len(lost))
+    what = "Sensors left out because they have no place in the network"
+    log.notices.add_rows(what, node_of < 0, lambda i: f'"{found.names[i]}" {reasons[i]}')
     readings = reject(repeated(readings), "has a later row for the same time, which is kept")
     if not len(readings):
         raise CityError(f"{file.path.name} has no usable reading{log.where_listed()}")
