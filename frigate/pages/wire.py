@@ -51,7 +51,7 @@ def encode(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes
         parts.append(_padded(data, b"\0"))
         offset += len(parts[-1])
     header = json.dumps({**meta, "arrays": table}, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    padded = _padded(header.encode(), b" ")
+    padded = _padded(header.encode(errors="replace"), b" ")  # a lone surrogate in a name becomes "?"
     return b"".join([MAGIC, struct.pack("<I", len(padded)), padded, *parts])
 
 

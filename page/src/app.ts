@@ -60,7 +60,8 @@ export class App {
   private readonly tablist = h("div", { role: "tablist", "aria-label": "Panels" });
   private readonly panel = h("div", { role: "tabpanel", id: "panel", tabindex: "0" });
   private readonly fold = h("button", { class: "fold", type: "button", "aria-label": "Show or hide the panel", onclick: () => this.setFolded(!this.aside.classList.contains("folded")) });
-  private readonly aside = h("aside", { "aria-label": "Details" }, h("div", { class: "tabs" }, this.tablist, this.fold), this.panel);
+  private readonly widen = h("button", { class: "widen", type: "button", "aria-label": "Widen the panel", "aria-pressed": "false", onclick: () => this.setWide(!this.aside.classList.contains("wide")) }, "⇤");
+  private readonly aside = h("aside", { "aria-label": "Details" }, h("div", { class: "tabs" }, this.tablist, this.widen, this.fold), this.panel);
   private readonly legend = h("div", { class: "legend" });
   private readonly chooser = h("select", { "aria-label": "What the map shows", onchange: () => this.showLayer(this.chooser.value) });
   private readonly tip = h("div", { class: "tip", hidden: true });
@@ -347,6 +348,14 @@ export class App {
     this.aside.classList.toggle("folded", folded);
     this.fold.textContent = folded ? "▴" : "▾";
     this.fold.setAttribute("aria-expanded", String(!folded));
+    this.map.resize();
+  }
+
+  /** Room for tables and charts. */
+  private setWide(wide: boolean): void {
+    this.aside.classList.toggle("wide", wide);
+    this.widen.textContent = wide ? "⇥" : "⇤";
+    this.widen.setAttribute("aria-pressed", String(wide));
     this.map.resize();
   }
 

@@ -41,10 +41,19 @@ export function count(n: number, word: string, plural = `${word}s`): string {
 export class LocalTime {
   private readonly clock: Intl.DateTimeFormat;
   private readonly full: Intl.DateTimeFormat;
+  private readonly days: Intl.DateTimeFormat;
+  private readonly months: Intl.DateTimeFormat;
+  private readonly years: Intl.DateTimeFormat;
+  private readonly parts: Intl.DateTimeFormat;
 
   constructor(timeZone: string) {
-    this.clock = new Intl.DateTimeFormat("en-GB", { timeZone, hour: "2-digit", minute: "2-digit" });
-    this.full = new Intl.DateTimeFormat("en-GB", { timeZone, weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+    const format = (options: Intl.DateTimeFormatOptions) => new Intl.DateTimeFormat("en-GB", { timeZone, ...options });
+    this.clock = format({ hour: "2-digit", minute: "2-digit" });
+    this.full = format({ weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+    this.days = format({ day: "numeric", month: "short" });
+    this.months = format({ month: "short", year: "numeric" });
+    this.years = format({ year: "numeric" });
+    this.parts = format({ year: "numeric", month: "numeric", day: "numeric", hour: "numeric", minute: "numeric", second: "numeric", hourCycle: "h23" });
   }
 
   hour(time: number): string {
@@ -53,6 +62,24 @@ export class LocalTime {
 
   day(time: number): string {
     return this.full.format(time);
+  }
+
+  date(time: number): string {
+    return this.days.format(time);
+  }
+
+  month(time: number): string {
+    return this.months.format(time);
+  }
+
+  year(time: number): string {
+    return this.years.format(time);
+  }
+
+  /** Local time minus UTC at a time, in milliseconds. */
+  offset(time: number): number {
+    const of = Object.fromEntries(this.parts.formatToParts(time).map(({ type, value }) => [type, Number(value)]));
+    return Date.UTC(of.year, of.month - 1, of.day, of.hour, of.minute, of.second) - Math.floor(time / 1000) * 1000;
   }
 }
 

@@ -344,7 +344,9 @@ export class Drawing implements CustomLayerInterface {
     const { nodes, nodeXY, sensor } = this.network;
     const bytes = new ArrayBuffer(4 * 12 * nodes);
     const [floats, ints] = [new Float32Array(bytes), new Uint32Array(bytes)];
-    for (let n = 0, i = 0; n < nodes; n++) {
+    const order = Array.from(sensor, (_, n) => n).sort((a, b) => sensor[a] - sensor[b]); // sensors lie on top
+    for (let k = 0, i = 0; k < nodes; k++) {
+      const n = order[k];
       for (let corner = 0; corner < 4; corner++, i += 3) {
         floats[i] = nodeXY[2 * n];
         floats[i + 1] = nodeXY[2 * n + 1];

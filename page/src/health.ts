@@ -1,7 +1,7 @@
 /** How good the forecasts have been since they are live, and how the sensors do. */
 
 import type { App } from "./app";
-import { chart } from "./chart";
+import { chart, namesAxis, timesAxis } from "./chart";
 import { away, count, h, number, percent } from "./dom";
 import { unitText } from "./network";
 import type { Accuracy, SensorState } from "./service";
@@ -29,10 +29,10 @@ export function accuracyPanel(app: App, { overall, by_hour, by_step, worst }: Ac
     ),
     Number.isFinite(less) && h("p", {}, less > 0 ? `${percent(less)} less error than the last reading.` : `${percent(-less)} more error than the last reading.`),
     h("p", { class: "note" }, `${overall.count.toLocaleString("en-GB")} pairs of forecast and reading.`),
-    by_hour.length > 1 && chart({ title: "By hour", unit: unitText(network.unit), lines: [{ name: "error", css: "forecast", points: by_hour.map(({ time, mae }) => [Date.parse(time), mae ?? NaN]) }], xText: (x) => app.time.hour(x) }),
+    by_hour.length > 1 && chart({ title: "By hour", unit: unitText(network.unit), lines: [{ name: "error", css: "forecast", points: by_hour.map(({ time, mae }) => [Date.parse(time), mae ?? NaN]) }], ...timesAxis(app.time) }),
     by_step.length > 1 && chart({
-      title: "By time ahead", unit: unitText(network.unit), lines: [{ name: "error", css: "forecast", points: by_step.map(({ step, mae }) => [(step * network.meta.step_seconds) / 60, mae ?? NaN]) }],
-      xText: (x) => `${x} min`, xTicks: by_step.filter((_, i) => i % Math.ceil(by_step.length / 4) === 0).map(({ step }) => (step * network.meta.step_seconds) / 60),
+      title: "By time ahead", unit: unitText(network.unit), lines: [{ name: "error", css: "forecast", points: by_step.map(({ mae }, i) => [i, mae ?? NaN]) }],
+      ...namesAxis(by_step.map(({ step }) => `${(step * network.meta.step_seconds) / 60} min`)),
     }),
     worst.length > 0 && h("h3", {}, "Where it is least accurate"),
     h("ul", { class: "list" }, ...worst.map(({ node, mae }) => h("li", {}, app.nodeLink(network.node(node), network.nodeName(node)), h("span", {}, number(mae))))),

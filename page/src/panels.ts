@@ -1,9 +1,9 @@
 /** Panels that a file brings as data (`frigate/pages/panels.py`): headings, words, tables, charts. All text is shown as text. */
 
 import { type App, cityFacts } from "./app";
-import { chart, type Line } from "./chart";
+import { chart, HOURS_AXIS, type Line, namesAxis } from "./chart";
 import { h, number, percent } from "./dom";
-import { hour } from "./frames";
+import { gapChart, type Gaps } from "./gaps";
 import { type NodeId, type Unit, unitText } from "./network";
 
 /** A node that changes, as the service and reports name it. */
@@ -27,6 +27,7 @@ export type Block =
   | { kind: "details"; summary: string; blocks: Block[]; open: boolean }
   | { kind: "chart"; title: string; unit: Unit; lines: { name: string; style: string; values: (number | null)[] }[]; names: string[]; hours: number }
   | { kind: "bars"; label: string; rows: [string, number, string][] }
+  | Gaps
   | { kind: "layers"; layers: Record<string, string> }
   | { kind: "changes"; unit: Unit; changes: Change[] };
 
@@ -46,6 +47,7 @@ function draw(app: App, block: Block): Node {
     case "details": return h("details", { open: block.open }, h("summary", {}, block.summary), ...block.blocks.map((each) => draw(app, each)));
     case "chart": return lineChart(block);
     case "bars": return bars(block);
+    case "gaps": return gapChart(app.time, block);
     case "layers": return h("div", { class: "confirm" }, ...Object.entries(block.layers).map(([key, text]) => h("button", { type: "button", onclick: () => app.showLayer(key) }, text)));
     case "changes": return largestChanges(app, block.changes, unitText(block.unit));
   }
@@ -72,10 +74,7 @@ function lineChart({ title, unit, lines, names, hours }: Extract<Block, { kind: 
   const drawn = lines.map(({ name, style, values }, k): Line => ({
     name, css: style === "other" ? `other o${k}` : style, points: values.map((value, i) => [x(i), value ?? NaN]),
   }));
-  const axis = hours
-    ? { xText: (at: number) => hour(Math.floor(at)), xTicks: [0, 6, 12, 18, 24] }
-    : { xText: (at: number) => names[at] ?? "", xTicks: names.map((_, i) => i).filter((i) => names.length < 8 || i % 3 === 2) };
-  return chart({ title, unit: unitText(unit), lines: drawn, height: 190, ...axis });
+  return chart({ title, unit: unitText(unit), lines: drawn, height: 190, ...(hours ? HOURS_AXIS : namesAxis(names)) });
 }
 
 function bars({ label, rows }: Extract<Block, { kind: "bars" }>): Node {

@@ -1,9 +1,9 @@
 /** The panel about what is selected: an intersection, a road, a street; or the city. */
 
 import { type App, at, cityFacts, textOf } from "./app";
-import { chart, type Line } from "./chart";
+import { chart, type ChartOptions, HOURS_AXIS, type Line, timesAxis } from "./chart";
 import { count, h, number, percent } from "./dom";
-import { type Frames, hour } from "./frames";
+import type { Frames } from "./frames";
 import type { Layer } from "./layers";
 import { type NodeId, type Unit, unitText } from "./network";
 import type { NodeDetails, Trips } from "./service";
@@ -99,8 +99,8 @@ function markOf(app: App, frames: Frames): number | undefined {
   return shown.x(app.frame);
 }
 
-function axis(app: App, frames: Frames): { xText: (x: number) => string; xTicks?: number[] } {
-  return frames.perHour ? { xText: (x) => hour(Math.floor(x)), xTicks: [0, 6, 12, 18, 24] } : { xText: (x) => app.time.hour(x) };
+function axis(app: App, frames: Frames): Pick<ChartOptions, "xText" | "xTicks"> {
+  return frames.perHour ? HOURS_AXIS : timesAxis(app.time);
 }
 
 function nodePanel(app: App, source: PlaceSource, row: number): HTMLElement {
@@ -239,7 +239,7 @@ export function historyChart(app: App, details: NodeDetails, issued: number): HT
     band,
     now: issued,
     mark: markOf(app, app.layer.frames),
-    xText: (x) => app.time.hour(x),
+    ...timesAxis(app.time),
   });
 }
 

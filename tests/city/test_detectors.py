@@ -21,7 +21,7 @@ from frigate.pages.map_data import network_container
 from frigate.pages.wire import decode
 from frigate.sources.tables.importer import import_tables
 from tests.support.errors import raises
-from tests.support.html_page import Page
+from tests.support.map_page import MapFile
 from tests.support.towns import random_network, random_stream
 
 NETWORK = random_network(6, seed=1)
@@ -103,10 +103,13 @@ def test_pages_name_them_and_how_far_they_were_moved(tmp_path: Path) -> None:
     about: dict[str, Any] = {"name": city.name, "horizon": 1, "has_demand": False, "detectors": city.detectors}
     meta, _ = decode(network_container(city.network, city.stream, sensors, **about))
     assert meta["detectors"] == ["A17, moved 0 m", "B 2, moved 30 m", *[""] * len(ids[2:])]
-    page = Page(write_check_page(tmp_path / "check.html", city, check_city(city)))
-    assert page.data[0]["id"][1] == f"{ids[1]} (B 2, moved 30 m)"
-    assert "Notices from the import" in page.text and "because they have no place in the network: 1" in page.text
-    assert "at most 30 m (B 2 to" in page.text
+    page = MapFile(write_check_page(tmp_path / "check.html", city, check_city(city)))
+    assert page.network_meta["detectors"][1] == "B 2, moved 30 m"
+    said = page.said("notices")
+    assert "Notices from the import" in said and "because they have no place in the network: 1" in said
+    assert "at most 30 m (B 2 to" in said
+    (listed,) = page.blocks("notices", "table")
+    assert ["B 2", ids[1], "30 m"] in listed["rows"]
 
 
 def test_a_detector_alone_at_its_node_can_be_excluded_by_its_name(tmp_path: Path) -> None:
