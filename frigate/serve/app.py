@@ -12,27 +12,23 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 from starlette.requests import ClientDisconnect
-from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import frigate.pages
 from frigate.serve.api import closures, forecast, health, network, readings, replay, session, whatif
 from frigate.serve.api.common import State
 from frigate.serve.auth import Caller
 from frigate.serve.limits import Limits
 from frigate.serve.mqtt import Broker, Subscriber
+from frigate.serve.page import API, Page, page_policy
 from frigate.serve.problems import ProblemApi, answer_with_problems, instance_of, problem
 from frigate.serve.service import Service
 from frigate.version import __version__
 
 LOG = logging.getLogger("frigate.serve")
-STATIC = Path(frigate.pages.__file__).parent / "static"
 GONE = 499  # in log and metrics, as in nginx: the client left before it had an answer
 API_POLICY = "default-src 'none'; frame-ancestors 'none'"
 HEADERS = {
@@ -87,8 +83,8 @@ def make_app(service: Service, limits: Limits | None = None, broker: Broker | No
     for module in (network, forecast, whatif, closures, readings, health, replay, session):
         app.include_router(module.router)
     app.include_router(health.open_router)
-    app.mount("/", _page())
-    app.add_middleware(RequestMiddleware, state=state, page_policy=_page_policy(service.basemap))
+    app.mount("/", Page(list(app.routes)))
+    app.add_middleware(RequestMiddleware, state=state, page_policy=page_policy(service.basemap))
     answer_with_problems(app)
     return app
 
@@ -106,10 +102,19 @@ class RequestMiddleware:
         begin = time.perf_counter()
         status = 0  # not answered yet
         scope.setdefault("state", {})["request"] = secrets.token_hex(4)
-        of_page = not scope["path"].startswith(("/v1/", "/healthz", "/readyz", "/metrics"))
+        of_page = not scope["path"].startswith(API)
+        asked = scope["method"]
+        ended = False
+        if asked == "HEAD":  # what GET would answer, without the body
+            scope = {**scope, "method": "GET"}
 
         async def sending(message: Message) -> None:
-            nonlocal status
+            nonlocal status, ended
+            if asked == "HEAD" and message["type"] == "http.response.body":
+                if ended:
+                    return
+                ended = True  # whoever sends an answer without an end is told that the client has left
+                message = {"type": "http.response.body", "body": b"", "more_body": False}
             if message["type"] == "http.response.start":
                 status = message["status"]
                 more = {**HEADERS, "Content-Security-Policy": self._page_policy if of_page else API_POLICY}
@@ -131,15 +136,15 @@ class RequestMiddleware:
                 failed = problem(500, "internal error; see the service's log", instance=instance_of(scope))
                 await failed(scope, receive, sending)
         finally:
-            self._note(scope, status or 500, time.perf_counter() - begin)
+            self._note(scope, asked, status or 500, time.perf_counter() - begin)
 
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+    def _note(self, scope: Scope, method: str, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "page")
-        self._state.metrics.answered(scope["method"] if route != "page" else "GET", route, status, seconds)
+        self._state.metrics.answered(method if route != "page" else "GET", route, status, seconds)
         caller: Caller | None = scope["state"].get("caller")
         extra: dict[str, Any] = {
             "request": scope["state"]["request"],
-            "method": scope["method"],
+            "method": method,
             "path": scope["path"][:200],
             "status": status,
             "seconds": round(seconds, 4),
@@ -147,25 +152,3 @@ class RequestMiddleware:
             "token": caller.id if caller else "",
         }
         LOG.log(logging.DEBUG if route == "page" else logging.INFO, "request", extra=extra)
-
-
-def _page_policy(basemap: str) -> str:
-    """Content-Security-Policy of the page: no other origin than that of the basemap tiles."""
-    parts = urlsplit(basemap)
-    tiles = f" {parts.scheme}://{parts.netloc}" if parts.netloc else ""
-    return (
-        f"default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:{tiles}; "
-        f"worker-src 'self' blob:; connect-src 'self'{tiles}; object-src 'none'; base-uri 'none'; form-action 'self'; "
-        "frame-ancestors 'none'"
-    )
-
-
-def _page() -> ASGIApp:
-    if (STATIC / "index.html").exists():
-        return StaticFiles(directory=STATIC, html=True)
-
-    async def absent(scope: Scope, receive: Receive, send: Send) -> None:
-        said = "the map page is not built. Run `make page`. The API is under /v1"
-        await problem(404, said, instance=instance_of(scope))(scope, receive, send)
-
-    return absent

@@ -1,7 +1,7 @@
 """Connections: idle ones are closed, too many are refused, and who is at the other end of a Unix socket is known.
 
-uvicorn alone would wait forever for the head of a request, and accept connections until none of the process's
-descriptors is left for its files.
+uvicorn alone would wait forever for the head of a request and for a client to read its answer, and accept connections
+until none of the process's descriptors is left for its files.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from frigate.serve.memory import raise_descriptor_limit
 from frigate.serve.problems import problem
 
 IDLE_S = 30.0
+WRITE_S = 30.0  # in which a client must read something of what it was sent
 KEPT = 256  # descriptors for the store, files and workers
 RETRY_S = 10
 
@@ -29,7 +30,7 @@ def most_connections() -> int:
 
 
 class Connection(H11Protocol):
-    """Closes itself when no request has started for a while and none is in progress."""
+    """Closes itself when no request has started for a while and none is in progress, or an answer is not read."""
 
     most = 1024 - KEPT  # at once; `Server` sets it to what the system allows
 
@@ -37,6 +38,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self.app_state = {**self.app_state, "peer_uid": _peer_uid(transport)}  # in the scope of every request
         self._check_later(None)
+        self._watch_writing(0)
         if len(self.connections) > self.most:
             self._refuse(problem(503, "too many connections", headers={"Retry-After": str(RETRY_S)}))
 
@@ -49,8 +51,17 @@ class Connection(H11Protocol):
         else:
             self._check_later(self.cycle)
 
+    def _watch_writing(self, unread: int) -> None:
+        """Leave a client that has read nothing since there were so many bytes that it had not read."""
+        left = self.transport.get_write_buffer_size()
+        if 0 < unread <= left:
+            self.transport.abort()
+        else:
+            self._write_check = self.loop.call_later(WRITE_S, self._watch_writing, left)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._idle_check.cancel()
+        self._write_check.cancel()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:

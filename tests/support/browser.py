@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from frigate.serve.app import STATIC
+from frigate.serve.page import STATIC
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page

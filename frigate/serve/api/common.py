@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import json
 import threading
 import zlib
 from collections import defaultdict
@@ -125,11 +126,9 @@ def road_row(city: ServedCity, source: str, target: str, status: int = 404) -> i
     return row
 
 
-def sent(request: Request, body: bytes, media_type: str, *, name: str = "") -> Response:
+def sent(request: Request, body: bytes, media_type: str) -> Response:
     """A response of bytes, gzipped if the client accepts it."""
-    headers = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding, Authorization"}
-    if name:
-        headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    headers = _headers("")
     if takes_gzip(request) and len(body) >= MIN_GZIP_BYTES:
         body = gzip.compress(body, 1)
         headers["Content-Encoding"] = "gzip"
@@ -141,9 +140,7 @@ def streamed(request: Request, parts: Iterator[bytes], media_type: str, *, name:
 
     The first part is made before the response begins, so that what fails there is answered as an error.
     """
-    headers = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding, Authorization"}
-    if name:
-        headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    headers = _headers(name)
     body: Iterable[bytes] = chain([next(parts, b"")], parts)
     if takes_gzip(request):
         body = _gzipped(body)
@@ -158,13 +155,38 @@ def _gzipped(parts: Iterable[bytes]) -> Iterator[bytes]:
     yield packer.flush()
 
 
-def sent_to_many(request: Request, kind: str, key: str, make: Callable[[], bytes], media_type: str) -> Response:
-    """A response that is the same for all clients: built and gzipped once per key; 304 for clients that have it."""
-    etag = f'"{hashlib.sha256(key.encode()).hexdigest()[:20]}"'
-    headers = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding, Authorization", "ETag": etag}
-    if etag in request.headers.get("if-none-match", ""):
+def sent_to_many(
+    request: Request,
+    kind: str,
+    key: str,
+    make: Callable[[], bytes],
+    media_type: str,
+    *,
+    keep: bool = True,
+    name: str = "",
+) -> Response:
+    """A response that is the same until its key changes: 304 for clients that have it.
+
+    Parameters
+    ----------
+    kind
+        The last response of each kind is kept: built and gzipped once for all clients.
+    key
+        Says what the response depends on.
+    make
+        Builds the body.
+    media_type
+        Of the body.
+    keep
+        Whether to keep it. If not, it is built for every client that does not have it.
+    name
+        Of the file that a browser saves it as.
+    """
+    tag = f'"{hashlib.sha256(f"{kind} {key}".encode()).hexdigest()[:20]}"'
+    headers = {**_headers(name), "ETag": f"W/{tag}"}  # weak: gzipped or not, it has the same
+    if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    kept = state_of(request).kept
+    kept = state_of(request).kept if keep else Kept()
     body = kept.get(kind, key, make)
     if takes_gzip(request) and len(body) >= MIN_GZIP_BYTES:
         body = kept.get(f"{kind} gz", key, lambda: gzip.compress(body, 1))
@@ -172,14 +194,38 @@ def sent_to_many(request: Request, kind: str, key: str, make: Callable[[], bytes
     return Response(body, media_type=media_type, headers=headers)
 
 
+def _headers(name: str) -> dict[str, str]:
+    headers = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding, Authorization, Cookie"}
+    if name:
+        headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    return headers
+
+
 def takes_gzip(request: Request) -> bool:
     return "gzip" in request.headers.get("accept-encoding", "")
 
 
-def table(request: Request, frame: pl.DataFrame, form: Form, name: str) -> Response:
-    """A table as CSV or Arrow."""
-    make, media_type = (_csv, CSV) if form == "csv" else (_arrow, ARROW)
-    return sent(request, make(frame), media_type, name=f"{name}.{form}")
+def table(
+    request: Request,
+    name: str,
+    form: Form,
+    key: str,
+    *,
+    frame: Callable[[], pl.DataFrame],
+    document: Callable[[], Any],
+    keep: bool,
+) -> Response:
+    """A table as CSV or Arrow, or as JSON a document. See `sent_to_many`."""
+    file = f"{name}.{form}"
+    if form == "json":
+
+        def make() -> bytes:
+            return json.dumps(document(), allow_nan=False, separators=(",", ":")).encode()
+
+        return sent_to_many(request, file, key, make, "application/json", keep=keep)
+    if form == "csv":
+        return sent_to_many(request, file, key, lambda: _csv(frame()), CSV, keep=keep, name=file)
+    return sent_to_many(request, file, key, lambda: _arrow(frame()), ARROW, keep=keep, name=file)
 
 
 def streamed_table(request: Request, frames: Iterable[pl.DataFrame], form: Form, name: str) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, HTTPException, Query, Request, Response
@@ -30,6 +30,9 @@ from frigate.serve.city import ServedCity
 from frigate.serve.issued import IssuedForecast, read_issued
 from frigate.serve.problems import problems
 from frigate.serve.service import Service
+
+if TYPE_CHECKING:
+    import polars as pl
 
 router = APIRouter(prefix="/v1", route_class=GuardedRoute, tags=["forecast"], dependencies=[allow("read")])
 
@@ -123,13 +126,15 @@ def forecast_table(
 ) -> Any:
     """The forecast for some nodes, for those in a box, or for all: the table that `frigate forecast` writes."""
     issued = _issued(service, issued_at)
-    city = service.city
-    rows = _rows(city, node, box)
-    result = issued.forecast.at(rows)
-    if form != "json":
-        return table(request, result.to_frame(), form, "forecast")
+    result = issued.forecast.at(_rows(service.city, node, box))
     stale = service.is_stale(issued.issued_s)
-    return {"issued_at": utc_iso(issued.issued_s), "stale": stale, **result.to_json()}
+
+    def document() -> dict[str, Any]:
+        return {"issued_at": utc_iso(issued.issued_s), "stale": stale, **result.to_json()}
+
+    key = json.dumps([service.city.version, issued.issued_s, issued.made_s, stale, node, box])
+    latest = node is None and box is None and issued_at is None
+    return table(request, "forecast", form, key, frame=result.to_frame, document=document, keep=latest)
 
 
 class RoadFlow(BaseModel):
@@ -156,19 +161,20 @@ class FlowDocument(BaseModel):
 @router.get("/flows.{form}", response_model=FlowDocument, responses={**problems(), 200: {"content": TABLES}})
 def road_flows(request: Request, service: ServiceOf, form: Form, box: Box = None) -> Any:
     """The forecast flow on roads that start or end in a box, or on all roads."""
-    import polars as pl
-
     latest, city, network = service.latest.get(), service.city, service.city.network
     inside = np.ones(network.num_nodes, bool) if box is None else _inside(city, box)
     roads = np.flatnonzero(inside[network.senders] | inside[network.receivers])
     flows = latest.road_forecast[:, roads].T
     times_s = latest.issued.forecast.times_s
     source, target = (np.array(city.node_names)[ends[roads]] for ends in (network.senders, network.receivers))
-    if form == "json":
+    issued_s = latest.issued.issued_s
+    stale = service.is_stale(issued_s)
+
+    def document() -> dict[str, Any]:
         columns = zip(source, target, network.edges.name[roads], flows.tolist(), strict=True)
-        return FlowDocument(
-            issued_at=utc_iso(latest.issued.issued_s),
-            stale=service.is_stale(latest.issued.issued_s),
+        found = FlowDocument(
+            issued_at=utc_iso(issued_s),
+            stale=stale,
             times=[utc_iso(time_s) for time_s in times_s.tolist()],
             step_s=city.step_s,
             quantity=city.quantity,
@@ -178,18 +184,25 @@ def road_flows(request: Request, service: ServiceOf, form: Form, box: Box = None
                 for a, b, name, values in columns
             ],
         )
-    H = len(times_s)
-    E = len(roads)
-    frame = pl.DataFrame(
-        {
-            "source": np.repeat(source, H),
-            "target": np.repeat(target, H),
-            "time": pl.Series(np.tile(times_s * 1_000_000, E), dtype=pl.Datetime("us", "UTC")),
-            "step_ahead": np.tile(np.arange(1, H + 1), E),
-            "value": pl.Series(flows.ravel(), nan_to_null=True),
-        }
-    )
-    return table(request, frame, form, "flows")
+        return found.model_dump()
+
+    def frame() -> pl.DataFrame:
+        import polars as pl
+
+        H = len(times_s)
+        E = len(roads)
+        return pl.DataFrame(
+            {
+                "source": np.repeat(source, H),
+                "target": np.repeat(target, H),
+                "time": pl.Series(np.tile(times_s * 1_000_000, E), dtype=pl.Datetime("us", "UTC")),
+                "step_ahead": np.tile(np.arange(1, H + 1), E),
+                "value": pl.Series(flows.ravel(), nan_to_null=True),
+            }
+        )
+
+    key = json.dumps([city.version, issued_s, latest.issued.made_s, stale, box])
+    return table(request, "flows", form, key, frame=frame, document=document, keep=box is None)
 
 
 class Value(BaseModel):
