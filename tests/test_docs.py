@@ -9,7 +9,6 @@ import json
 import re
 import shlex
 import sys
-import textwrap
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -23,18 +22,14 @@ import pytest
 import frigate
 from frigate.cli.imports import IMPORT
 from frigate.cli.main import COMMANDS, build_parser
-from frigate.config import BASELINES, PRESETS, BaselineSettings, Settings, Task, change, preset
+from frigate.config import BASELINES, PRESETS, Settings, change, preset
 from frigate.simulate.streets import build_town
 from frigate.sources.benchmarks.importer import KINDS, PEMS
 from frigate.sources.osm.tags import DRIVABLE
-from tests.support.documents import ROOT, source_of
+from tests.support.documents import DOCUMENTS, ROOT, blocks, source_of
 from tests.support.documents import table_rows as rows
-from tests.support.errors import raises
-from tests.support.towns import edited, make_town, random_network, random_stream, small_settings
 
 MAP = ROOT / "docs" / "paper-to-code.md"
-OUTSIDE = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
-DOCUMENTS = [*OUTSIDE, *sorted((ROOT / "docs").rglob("*.md"))]
 SYMBOL = re.compile(r"`((?:frigate|tests|benchmarks)(?:\.\w+)+)`")
 PUBLIC = re.compile(r"\bfg\.(\w+)")
 FILE = re.compile(r"`((?:frigate|tests|benchmarks|docs|examples)/[\w./-]*)`")
@@ -76,7 +71,7 @@ def test_every_symbol_and_file_of_a_document_exists(path: Path) -> None:
     text = read(path)
     assert [symbol for symbol in SYMBOL.findall(text) if source_of(symbol) is None and not ispublic(symbol)] == []
     assert [name for name in PUBLIC.findall(text) if name not in frigate.__all__] == []
-    files = [name for name in FILE.findall(text) if "stations" not in name]  # the example of CONTRIBUTING
+    files = [name for name in FILE.findall(text) if "stations" not in name and "one_hop" not in name]  # CONTRIBUTING
     assert [name for name in files if not (ROOT / name).exists()] == []
 
 
@@ -417,9 +412,8 @@ def test_every_source_has_its_page_and_its_rules_on_it() -> None:
 
 def shell_lines() -> Iterator[str]:
     for path in DOCUMENTS:
-        for block in re.findall(r"```sh\n(.*?)```", read(path), re.DOTALL):
-            whole = block.replace("\\\n", " ")
-            yield from (line.split("  #")[0].strip() for line in whole.splitlines() if line.strip())
+        for block in blocks(path):
+            yield from block.commands() if block.language == "sh" else ()
 
 
 @pytest.mark.parametrize("line", [line for line in shell_lines() if re.search(r"^frigate |-m frigate\b", line)])
@@ -447,43 +441,6 @@ def test_the_python_of_the_readme_fits_the_package() -> None:
     town = build_town(np.random.default_rng([0, 0]), intersections=400).network
     for call in (call for call in calls if call.func.attr == "close"):  # type: ignore[attr-defined]
         town.close(ast.literal_eval(call.args[0]))  # raises where the demo's town has no such road
-
-
-def contributed(text: str) -> dict[str, Any]:
-    """What the first Python block of CONTRIBUTING with this text defines."""
-    blocks = re.findall(r"^    ```python\n(.*?)^    ```", read(ROOT / "CONTRIBUTING.md"), re.DOTALL | re.MULTILINE)
-    names: dict[str, Any] = {"__name__": "contributed"}
-    exec(textwrap.dedent(next(block for block in blocks if text in block)), names)
-    return names
-
-
-def test_the_source_of_contributing_makes_a_city(tmp_path: Path) -> None:
-    stations = [{"id": "A", "lon": 6.1, "lat": 49.6}, {"id": "B", "lon": 6.2, "lat": 49.6}]
-    roads = [{"from": "A", "to": "B", "length_m": 900}, {"from": "B", "to": "A", "length_m": 900}]
-    counts = [
-        {"station": station, "time": f"2024-03-04T08:0{minute}", "vehicles": vehicles}
-        for station, minute, vehicles in (("A", 0, 3), ("A", 1, 4), ("B", 5, 5), ("C", 5, 6))
-    ]
-    path = tmp_path / "town.json"
-    path.write_text(json.dumps({"stations": stations, "roads": roads, "counts": counts}))
-    import_stations = contributed("def import_stations")["import_stations"]
-    city = import_stations(path, timezone="Europe/Luxembourg")
-    assert city.stream.values.tolist() == [[7, 0], [0, 5]]
-    assert city.stream.observed.tolist() == [[True, False], [False, True]]
-    assert len(city.notices) == 1  # station C is unknown
-    path.write_text("{}")
-    with raises(frigate.CityError, "town.json"):
-        import_stations(path)
-
-
-def test_the_baseline_of_contributing_forecasts() -> None:
-    network = random_network(12, seed=0)
-    town = make_town(random_stream([network, edited(network, seed=0)], seed=0), small_settings("paper"))
-    one_hop = contributed("class OneHop")["OneHop"]
-    model = one_hop(BaselineSettings("stnn", width=8, layers=1), Task(past=4, horizon=3), town.scaling)
-    batch = town.batch([13, 20])  # the roads change ahead of the first window
-    forecast = batch.join(model(batch))
-    assert forecast.shape == (2, 3, 12) and bool(forecast.isfinite().all())
 
 
 # Pages, links and words

@@ -3,10 +3,38 @@
 from __future__ import annotations
 
 import ast
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+OUTSIDE = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+DOCUMENTS = [*OUTSIDE, *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code in a document."""
+
+    page: str  # its path from the root, such as docs/map.md
+    language: str
+    text: str
+
+    def commands(self) -> list[str]:
+        """The lines of a block of shell, without comments; a line that ends with a backslash goes on in the next."""
+        lines = self.text.replace("\\\n", " ").splitlines()
+        return [command for line in lines if (command := re.sub(r"(^|\s\s+)#.*", "", line).strip())]
+
+
+def blocks(path: Path) -> Iterator[Block]:
+    """The blocks of code of a document, in order; those within a list are indented."""
+    page = path.relative_to(ROOT).as_posix()
+    found = re.findall(r"^( *)```(\w+)\n(.*?)^\1```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    for _, language, text in found:
+        yield Block(page, language, textwrap.dedent(text))
 
 
 def table_rows(text: str) -> list[list[str]]:
