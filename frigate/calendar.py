@@ -23,6 +23,9 @@ ZONE_DAYS = (-25_567, 84_006)  # since 1970: the years 1900 to 2200
 HOURS = 24
 KINDS_OF_DAY = ("weekday", "weekend")
 BINS = HOURS * len(KINDS_OF_DAY)  # bin = 24 * kind of day + hour
+PART_S = 3 * HOUR_S
+PARTS = DAY_S // PART_S  # of a day
+WEEK_PARTS = 7 * PARTS  # part of the week = 8 * weekday + part of the day
 WALL_CLOCK = ("second", "weekday", "kind")  # of the day; 0 is Monday; index into KINDS_OF_DAY
 SECOND, WEEKDAY, KIND = range(len(WALL_CLOCK))
 
@@ -157,6 +160,13 @@ def between_bins(clock: Array, step_s: int) -> tuple[Array, Array, Array]:
     hour = middle // 3600
     of_kind = HOURS * clock[..., KIND]
     return hour % HOURS + of_kind, (hour + 1) % HOURS + of_kind, (middle - 3600 * hour) / 3600
+
+
+def week_parts(clock: Array, step_s: int) -> Array:
+    """[...] the part of the week of snapshots that start at these times [...,3]: of that day, by their midpoints."""
+    middle = (clock[..., SECOND] + step_s // 2) % DAY_S
+    parts: Array = PARTS * clock[..., WEEKDAY] + middle // PART_S
+    return parts
 
 
 def local_iso(time_s: int, timezone_name: str) -> str:

@@ -10,7 +10,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial import Delaunay
 
-from frigate.calendar import BINS
+from frigate.calendar import BINS, WEEK_PARTS
 from frigate.city.city import City
 from frigate.city.network import Edges, RoadNetwork, clean_edges
 from frigate.city.split import make_split
@@ -98,6 +98,7 @@ def synthetic_demand(nodes: int, *, seed: int, device: torch.device) -> DemandTa
     share = torch.rand(1, 1, nodes, MAX_SENSORS, generator=rng)
     return DemandTables(
         usual=torch.rand(1, BINS, nodes, generator=rng).to(device),
+        week=torch.ones(1, WEEK_PARTS, nodes, device=device),
         is_sensor=(torch.rand(1, nodes, generator=rng) < SENSORS).to(device),
         spread=torch.rand(1, nodes, generator=rng).to(device),
         sensor=torch.randint(nodes, share.shape, generator=rng, dtype=torch.int32).to(device),

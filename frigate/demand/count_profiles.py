@@ -8,13 +8,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.calendar import BINS, HOURS, bins_told_of
+from frigate.calendar import BINS, HOURS, PART_S, WEEK_PARTS, between_bins, bins_told_of, week_parts
 from frigate.city.network import shut_nodes
 from frigate.city.split import Period
 from frigate.city.stream import RoadNetworkStream
 from frigate.demand.calibration import Floats
 from frigate.errors import CityError
 
+DAYS_AS_USUAL = 4.0  # that a sensor's part of the week begins with, against the days that it was counted on
 TINY = 1e-4  # lower bound on flows, against division by zero and log(0)
 DAYS = np.repeat([5.0, 2.0], HOURS)  # [K] days in a week on which each hour of a weekday or weekend occurs
 
@@ -71,6 +72,34 @@ def fill_empty_hours(hourly: Floats) -> Floats:
     filled: Floats = np.where(known, hourly, level * profile[:, None])
     filled[:, ~known.any(0)] = np.nan
     return filled
+
+
+def usual_week(
+    stream: RoadNetworkStream, sensors: NDArray[np.bool_], usual: Floats, period: Period | None = None
+) -> NDArray[np.float32]:
+    """[W,N] counts of each sensor in each part of the week, against its usual counts [K,N]; NaN where unknown.
+
+    Saturday is not Sunday, and Friday evening is no weekday's. A few days say little, so they count beside
+    DAYS_AS_USUAL days with the usual counts.
+    """
+    first, stop = period or (0, stream.num_snapshots)
+    rows = np.flatnonzero(sensors)
+    clock = stream.wall_clock[first:stop]
+    low, high, share = between_bins(clock, stream.step_s)
+    week = np.full((WEEK_PARTS, stream.num_nodes), np.nan, np.float32)
+    parts = week_parts(clock, stream.step_s)
+    table = usual[:, rows]
+    observed = usual_readings(stream, first, stop)[:, rows]
+    for part in np.unique(parts):
+        at = np.flatnonzero(parts == part)
+        expected = table[low[at]] + share[at, None] * (table[high[at]] - table[low[at]])
+        known = observed[at] & np.isfinite(expected)
+        counted = np.where(known, stream.values[first + at][:, rows], 0).sum(0)
+        usually = np.where(known, expected, 0).sum(0)
+        days = known.sum(0) * min(stream.step_s, PART_S) / PART_S
+        factor = (days * counted / np.maximum(usually, TINY) + DAYS_AS_USUAL) / (days + DAYS_AS_USUAL)
+        week[part, rows] = np.where(usually > 0, factor, np.nan)
+    return week
 
 
 def usual_medians(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from frigate.calendar import WEEK_PARTS
 from frigate.city.network import RoadNetwork
 from frigate.demand.calibration import Floats, RouteSet, SensorView, first_numbers
 from frigate.demand.count_profiles import TINY, week_mean
@@ -36,6 +37,7 @@ class Demand:
     sensors: NDArray[np.bool_]  # [N] nodes whose counts were used
     usual_counts: NDArray[np.float32]  # [K,N] mean counts of the sensors; 0 elsewhere
     usual_medians: NDArray[np.float32]  # [K,N] median counts of the sensors; NaN where unknown
+    week: NDArray[np.float32]  # [W,N] flow in each part of the week, against that of its kind of day and hour
     sets: tuple[RouteSet, ...]  # S
     numbers: tuple[NDArray[np.float32], ...]  # S times [R] trip flows averaged over the week, vehicles per step
     sensor_factor: NDArray[np.float32]  # [K,N] hourly multiplier of the trips that pass a sensor
@@ -125,10 +127,12 @@ def calibrate(
     step_s: int,
     seed: int,
     medians: NDArray[np.floating],
+    week: NDArray[np.floating] | None = None,
 ) -> Demand:
     """Calibrate trips to the usual counts [K,N] of the sensors; NaN at nodes without a sensor.
 
-    `medians` [K,N] are usual median counts, NaN where unknown; they may cover more nodes than these sensors.
+    `medians` [K,N] are usual median counts and `week` [W,N] the parts of the week against the usual counts, NaN where
+    unknown; they may cover more nodes than these sensors.
 
     Trip flows are first calibrated to the weekly mean, one route set at a time; `propagate` then scales them to every
     kind of day and hour.
@@ -143,17 +147,7 @@ def calibrate(
     known = np.where(sensors, usual, 0)
     other = known.sum(1) / max(float(np.where(sensors, counts, 0).sum()), TINY)
     ratio = known / np.maximum(np.where(sensors, counts, 1), TINY)
-    change, factor = (
-        made.numpy()
-        for made in propagate(
-            torch.from_numpy(ratio).float(),
-            torch.from_numpy(sensors)[None],
-            sensor=torch.from_numpy(sensor_shares.sensor),
-            share=torch.from_numpy(sensor_shares.share),
-            rest=torch.from_numpy(sensor_shares.rest),
-            everywhere=torch.from_numpy(other).float()[:, None],
-        )
-    )
+    change, factor = _spread(ratio, other, sensors, sensor_shares)
     flow = level * change
     error = float(np.abs(flow - known)[:, sensors].sum())
     return Demand(
@@ -165,6 +159,7 @@ def calibrate(
         sensors=sensors,
         usual_counts=known.astype(np.float32),
         usual_medians=np.where(sensors, medians, np.nan).astype(np.float32),
+        week=_week(week, counts, sensors, sensor_shares),
         sets=sets,
         numbers=numbers,
         sensor_factor=factor,
@@ -176,6 +171,33 @@ def calibrate(
         node_spread=spread,
         fit=error / max(float(known.sum()), TINY),
     )
+
+
+def _spread(
+    ratio: Floats, everywhere: Floats, sensors: NDArray[np.bool_], shares: SensorShares
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """`propagate` from the ratios [K,N] of all sensors, and [K] those of vehicles that pass none."""
+    change, factor = propagate(
+        torch.from_numpy(ratio).float(),
+        torch.from_numpy(sensors)[None],
+        sensor=torch.from_numpy(shares.sensor),
+        share=torch.from_numpy(shares.share),
+        rest=torch.from_numpy(shares.rest),
+        everywhere=torch.from_numpy(everywhere).float()[:, None],
+    )
+    return change.numpy(), factor.numpy()
+
+
+def _week(
+    week: NDArray[np.floating] | None, counts: Floats, sensors: NDArray[np.bool_], shares: SensorShares
+) -> NDArray[np.float32]:
+    """[W,N] the parts of the week: at a sensor its own, elsewhere those of the sensors that vehicles pass."""
+    if week is None or not sensors.any():
+        return np.ones((WEEK_PARTS, len(sensors)), np.float32)
+    own = np.where(sensors & np.isfinite(week), week, 1)
+    weight = np.where(sensors, counts, 0)
+    everywhere = own @ weight / max(float(weight.sum()), TINY)
+    return np.where(sensors, own, _spread(own, everywhere, sensors, shares)[0]).astype(np.float32)
 
 
 def trip_levels(sets: tuple[RouteSet, ...], usual: NDArray[np.floating], settings: DemandSettings) -> Estimates:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frigate.calendar import between_bins
+from frigate.calendar import HOUR_S, between_bins, week_parts
 from frigate.demand.count_profiles import TINY
 from frigate.demand.estimate import Demand
 from frigate.demand.sensor_shares import propagate
@@ -24,6 +24,7 @@ PRIOR_VEHICLES = 16.0  # pseudo-count that shrinks a sensor's ratio to the netwo
 PRIOR_VEHICLES_EVERYWHERE = 50.0
 MAX_RATIO = 8.0  # of today's count to the usual one at a sensor: beyond this a broken sensor is likelier than a crowd
 DEMAND_NODE = ("log_change", "spread", "is_sensor", "rerouted")  # rerouted: flow on the roads ahead / usual flow
+FADES_S = 12 * HOUR_S  # in which the window's change fades to a third
 NEW_ROADS = 0.1  # log change of flow from which a node's roads count as new; not sensitive between 0.05 and 0.2
 
 
@@ -40,6 +41,7 @@ class DemandTables:
     """C demands of one network on one device, each from a different set of sensors. K hourly bins, G topologies."""
 
     usual: Tensor  # [C,K,N] usual flow; at a sensor, its own usual count
+    week: Tensor  # [C,W,N] the factor of each part of the week
     is_sensor: Tensor  # [C,N] bool
     spread: Tensor  # [C,N] uncertainty of the flow: standard deviation of its logarithm
     sensor: Tensor  # [C,L,N,M] as in `SensorShares`; L is 1, or G if the shares follow the roads ahead
@@ -47,7 +49,7 @@ class DemandTables:
     rest: Tensor  # [C,L,N]
     roads: Tensor | None  # [C,G,N] flow multiplier on each of G topologies; None: no change
     below: Tensor  # [C,K,N] vehicles subtracted from the mean to forecast the median
-    power: float  # exponent of the window's change, where the roads are as usual
+    power: float  # exponent of the window's change in the next step, where the roads are as usual
     step_s: int  # length of a snapshot
 
     @classmethod
@@ -61,6 +63,7 @@ class DemandTables:
         settings = demands[0].settings
         return cls(
             usual=stacked(*(_usual(d) for d in demands)),
+            week=stacked(*(d.week for d in demands)),
             is_sensor=stacked(*(d.sensors for d in demands)),
             spread=stacked(*(np.where(d.sensors, 0, d.node_spread) for d in demands)),
             sensor=stacked(*(each.sensor[None] for each in shares)),
@@ -113,10 +116,13 @@ class DemandTables:
         """
         T = values.shape[1]
         hours = between_bins(clock, self.step_s)
-        past, ahead = _at(self.usual, which, hours).split([T, clock.shape[1] - T], dim=1)  # [B,T,N], [B,H,N]
+        H = clock.shape[1] - T
+        usual = _at(self.usual, which, hours) * self.week[which[:, None], week_parts(clock, self.step_s)]
+        past, ahead = usual.split([T, H], dim=1)  # [B,T,N], [B,H,N]
         below = _at(self.below, which, [each[:, T:] for each in hours])
         rerouted = torch.ones_like(past[:, 0])  # [B,N]
-        power = self.power * rerouted
+        after_s = self.step_s * torch.arange(1, H + 1, device=values.device, dtype=values.dtype)
+        power = (self.power * torch.exp(-after_s / FADES_S))[:, None]  # [H,1]
         if self.roads is not None:
             assert past_on is not None and ahead_on is not None
             measured_on = self.roads[which[:, None], past_on]  # [B,T,N]
@@ -124,7 +130,7 @@ class DemandTables:
             rerouted = self.roads[which, ahead_on]
             # What readings on new roads reveal about detours persists; what they reveal about the day fades.
             new = (measured_on.clamp(min=TINY).log().abs().mean(1) / NEW_ROADS).clamp(max=1)
-            power = power + (1 - self.power) * new
+            power = power + (1 - power) * new[:, None]  # [B,H,N]
         counted = values.where(observed, 0.0).sum(1)  # [B,N]
         expected = past.where(observed, 0.0).sum(1)
         sensors = self.is_sensor[which]
@@ -142,7 +148,7 @@ class DemandTables:
             everywhere=everywhere,
         )
         change = change.clamp(1 / MAX_RATIO, MAX_RATIO)
-        forecast = (ahead * (change**power)[:, None] - below).clamp(min=0) * rerouted[:, None]
+        forecast = (ahead * change[:, None] ** power - below).clamp(min=0) * rerouted[:, None]
         node = torch.stack([change.log(), self.spread[which], sensors.to(change.dtype), rerouted], dim=-1)
         return past, forecast, node
 

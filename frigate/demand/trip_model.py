@@ -15,7 +15,7 @@ from frigate.city.split import Period
 from frigate.city.stream import RoadNetworkStream
 from frigate.demand.calibration import RouteSet
 from frigate.demand.closures import detour_sets, fit_response
-from frigate.demand.count_profiles import fill_empty_hours, usual_counts, usual_medians, week_mean
+from frigate.demand.count_profiles import fill_empty_hours, usual_counts, usual_medians, usual_week, week_mean
 from frigate.demand.estimate import Demand, calibrate, trip_levels
 from frigate.demand.levels import MIN_SENSORS, Estimates, Places, estimate_levels, fit_levels, places_of
 from frigate.demand.rerouting import Detours, Rerouted, reroute, sensor_shares_on_detours
@@ -39,6 +39,7 @@ class TripModel:
     sets: tuple[RouteSet, ...]
     usual_counts: NDArray[np.float32]  # [K,N] NaN where there are no readings
     usual_medians: NDArray[np.float32]  # [K,N]
+    usual_week: NDArray[np.float32] | None  # [W,N] parts of the week, against the usual counts; None: unknown
     settings: DemandSettings
     step_s: int
     seed: int
@@ -54,6 +55,7 @@ class TripModel:
         step_s: int,
         usual_counts: NDArray[np.floating],
         usual_medians: NDArray[np.floating],
+        usual_week: NDArray[np.floating] | None = None,
         seed: int,
         forbidden_turns: NDArray[np.int64] | None = None,
         folder: Path | None = None,
@@ -65,8 +67,9 @@ class TripModel:
         """
         graph, sets = cached_trips(network, settings, forbidden_turns=forbidden_turns, seed=seed, folder=folder)
         tables = usual_counts.astype(np.float32), usual_medians.astype(np.float32)
+        week = None if usual_week is None else usual_week.astype(np.float32)
         places = None if features is None else places_of(network, features)
-        return cls(network, graph, sets, *tables, settings, step_s, seed, forbidden_turns, places)
+        return cls(network, graph, sets, *tables, week, settings, step_s, seed, forbidden_turns, places)
 
     def demand(self, sensors: NDArray[np.bool_]) -> Demand:
         """The demand calibrated to these sensors [N]."""
@@ -80,6 +83,7 @@ class TripModel:
             step_s=self.step_s,
             seed=self.seed,
             medians=self.usual_medians,
+            week=self.usual_week,
         )
         levels = self.settings.levels
         rows = np.flatnonzero(demand.sensors)
@@ -242,12 +246,14 @@ def _trips(
     period: Period | None,
     seed: int,
 ) -> TripModel:
+    usual = usual_counts(city.stream, sensors, period)
     return TripModel.of(
         network,
         settings,
         step_s=city.stream.step_s,
-        usual_counts=usual_counts(city.stream, sensors, period),
+        usual_counts=usual,
         usual_medians=usual_medians(city.stream, sensors, period),
+        usual_week=usual_week(city.stream, sensors, usual, period),
         seed=seed,
         forbidden_turns=city.forbidden_turns,
         folder=city.folder,

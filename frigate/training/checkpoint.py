@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor
 
-from frigate.calendar import BINS
+from frigate.calendar import BINS, WEEK_PARTS
 from frigate.city.city import City
 from frigate.config import Settings, require
 from frigate.errors import CheckpointError, SettingsError
@@ -112,6 +112,8 @@ def save_checkpoint(folder: Path, run: Run, *, weights: dict[str, Tensor], state
         save_file({k: v.detach().cpu().contiguous() for k, v in state.items()}, beside / STATE)
         if run.usual_counts is not None and run.usual_medians is not None:
             usual = {"mean": run.usual_counts, "median": run.usual_medians}
+            if run.usual_week is not None:
+                usual["week"] = run.usual_week
             save_file({k: torch.from_numpy(v).contiguous() for k, v in usual.items()}, beside / USUAL_COUNTS)
         write_description(run, beside, folder)
         for path in (*beside.iterdir(), beside):
@@ -220,9 +222,14 @@ def _load(at: Path, build: Build) -> tuple[Run, dict[str, Tensor], Path]:
     run = Run(build(settings, scaling), **known)
     if scaling.demand is not None:
         usual = _read_tensors(at, USUAL_COUNTS, data)
-        if {k: v.shape for k, v in usual.items()} != dict.fromkeys(("mean", "median"), (BINS, run.nodes.num_nodes)):
+        n = run.nodes.num_nodes
+        sizes = {"mean": (BINS, n), "median": (BINS, n)}
+        if "week" in usual:  # runs of 0.1.0 have none
+            sizes["week"] = (WEEK_PARTS, n)
+        if {k: v.shape for k, v in usual.items()} != sizes:
             raise CheckpointError(f"{at / USUAL_COUNTS}: not of the nodes of this run. Train again")
-        run = replace(run, usual_counts=usual["mean"].numpy(), usual_medians=usual["median"].numpy())
+        week = usual["week"].numpy() if "week" in usual else None
+        run = replace(run, usual_counts=usual["mean"].numpy(), usual_medians=usual["median"].numpy(), usual_week=week)
     return run, weights, at
 
 

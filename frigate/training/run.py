@@ -24,7 +24,7 @@ from frigate.city.split import Period, Split
 from frigate.city.stream import RoadNetworkStream
 from frigate.config import BaselineSettings, ModelSettings, Settings
 from frigate.coordinates import haversine_m
-from frigate.demand.count_profiles import usual_counts, usual_medians
+from frigate.demand.count_profiles import usual_counts, usual_medians, usual_week
 from frigate.demand.trip_model import TripModel
 from frigate.errors import CheckpointError, FrigateError, SettingsError
 from frigate.nn.forecast_model import ForecastModel
@@ -142,6 +142,7 @@ class Run:
     progress: TrainingState = TrainingState()
     usual_counts: NDArray[np.float32] | None = None  # [K,n]
     usual_medians: NDArray[np.float32] | None = None  # [K,n]
+    usual_week: NDArray[np.float32] | None = None  # [W,n]; runs of 0.1.0 have none
 
     def __repr__(self) -> str:
         where = f", in {self.folder}" if self.folder is not None else ""
@@ -227,6 +228,7 @@ class Run:
         assert self.scaling.demand is not None and self.usual_counts is not None and self.usual_medians is not None
         row = network.same_nodes(self.nodes)
         usual, medians = (np.where(row >= 0, x[:, row], np.nan) for x in (self.usual_counts, self.usual_medians))
+        week = None if self.usual_week is None else np.where(row >= 0, self.usual_week[:, row], np.nan)
         if more is not None:
             usual = np.where(np.isnan(usual), more, usual)
         return TripModel.of(
@@ -235,6 +237,7 @@ class Run:
             step_s=self.trained_on.step_s,
             usual_counts=usual,
             usual_medians=medians,
+            usual_week=week,
             seed=self.settings.train.seed,
             forbidden_turns=city.forbidden_turns if isinstance(city, City) else None,
             folder=city.folder if isinstance(city, City) else city,
@@ -303,9 +306,10 @@ class RunOnCity:
         masks = {name: getattr(split, name)[rows] for name in ("seen", "validation", "unseen")}
         run = Run(model, settings, scaling, nodes, replace(split, **masks), TrainedOn.of(city, split.train), folder)
         if scaling.demand is not None:
-            usual = usual_counts(city.stream, split.seen, split.train)[:, rows].astype(np.float32)
+            usual = usual_counts(city.stream, split.seen, split.train)
             medians = usual_medians(city.stream, split.seen, split.train)[:, rows]
-            run = replace(run, usual_counts=usual, usual_medians=medians)
+            week = usual_week(city.stream, split.seen, usual, split.train)[:, rows]
+            run = replace(run, usual_counts=usual[:, rows].astype(np.float32), usual_medians=medians, usual_week=week)
         return cls(run, city, split)
 
     @property

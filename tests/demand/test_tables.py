@@ -120,7 +120,9 @@ def test_the_last_hour_by_hand(run: RunOnCity) -> None:
     calm = following(tables, usual)
     assert calm.demand is not None and calm.demand_node is not None
     bins = (33 + np.arange(1, 4) + 1) % 24  # Luxembourg is an hour ahead of UTC, in which snapshot 0 is at midnight
-    expected = np.where(demand.sensors, demand.usual_counts, demand.node_flow)[bins]
+    of_week = demand.week[8 + bins // 3]  # on a Tuesday, in parts of three hours
+    assert of_week.std() > 0.01
+    expected = np.where(demand.sensors, demand.usual_counts, demand.node_flow)[bins] * of_week
     torch.testing.assert_close(calm.demand[0], torch.from_numpy(expected.astype(np.float32)))
     # Three times as much at each sensor, pulled towards the usual by a few vehicles.
     busy = following(tables, replace(usual, values=3 * usual.values))
@@ -187,12 +189,12 @@ def test_what_readings_on_new_roads_say_lasts(run: RunOnCity) -> None:
         return moved / found.demand_node[0, :, 0]
 
     there = torch.arange(25) != 7  # nobody passes it
-    half = torch.full((25,), 0.5)
-    torch.testing.assert_close(powers([0, 0, 0, 0])[there], half[there])  # the day's change: half of it lasts
-    expected = half.clone()
-    expected[8], expected[9] = 1.0, 0.5 + 0.5 * np.log(1.05) / NEW_ROADS
+    day = 0.5 * float(np.exp(-np.arange(1, 4) / 12).mean())  # half of the day's change, fading with the hours
+    expected = torch.full((25,), day)
+    torch.testing.assert_close(powers([0, 0, 0, 0])[there], expected[there])
+    expected[8], expected[9] = 1.0, day + (1 - day) * np.log(1.05) / NEW_ROADS
     torch.testing.assert_close(powers([1, 1, 1, 1])[there], expected[there])
-    expected[9] = 0.5 + 0.5 * np.log(1.05) / NEW_ROADS / 4  # the roads were new for a quarter of the window
+    expected[9] = day + (1 - day) * np.log(1.05) / NEW_ROADS / 4  # the roads were new for a quarter of the window
     torch.testing.assert_close(powers([0, 0, 0, 1])[there], expected[there])
 
 

@@ -38,6 +38,7 @@ from tests.support.second_writing import (
 PRIOR, PRIOR_EVERYWHERE, MAX_CHANGE = 16.0, 50.0, 8.0
 STEPS_TOWARDS_READINGS = 6
 ON_NEW_ROADS = 0.1
+FADES_S = 12 * 3600
 LEAST_VISIBLE = 1e-4  # of the weight of near sensors: their mean fades to 0 below it
 
 
@@ -189,7 +190,16 @@ def demand_inputs(
         own = settings.median_gap if math.isnan(own) else own
         return settings.own_median * own + (1 - settings.own_median) * settings.median_gap
 
-    past = [[between(usual, v, stream, current - T + 1 + t) * past_roads[t][v] for v in nodes] for t in range(T)]
+    def of_week(v: int, t: int) -> float:
+        """The factor of the three hours of the week in which the middle of a snapshot lies."""
+        local = local_time(stream, t)
+        middle = local.hour + (60 * local.minute + local.second + stream.step_s / 2) / 3600
+        return float(demand.week[8 * local.weekday() + math.floor(middle % 24 / 3), v])
+
+    def expected_at(v: int, t: int) -> float:
+        return between(usual, v, stream, t) * of_week(v, t)
+
+    past = [[expected_at(v, current - T + 1 + t) * past_roads[t][v] for v in nodes] for t in range(T)]
     counted = [0.0 for _ in nodes]
     expected = [0.0 for _ in nodes]
     known = [False for _ in nodes]
@@ -213,10 +223,11 @@ def demand_inputs(
         factor = [factor[v] * ratio[v] / max(made[v], 1e-3) if known[v] else made[v] for v in nodes]
     changes = [bounded(change(factor, v)) for v in nodes]
     new = [sum(abs(math.log(max(on[v], 1e-4))) for on in past_roads) / T for v in nodes]
-    lasts = [settings.power + (1 - settings.power) * min(new[v] / ON_NEW_ROADS, 1.0) for v in nodes]
     ahead = []
     for k in range(horizon):
-        mean = [between(usual, v, stream, current + 1 + k) * changes[v] ** lasts[v] for v in nodes]
+        fresh = settings.power * math.exp(-(k + 1) * stream.step_s / FADES_S)
+        lasts = [fresh + (1 - fresh) * min(new[v] / ON_NEW_ROADS, 1.0) for v in nodes]
+        mean = [expected_at(v, current + 1 + k) * changes[v] ** lasts[v] for v in nodes]
         median = [mean[v] - between(below, v, stream, current + 1 + k) for v in nodes]
         ahead.append([max(median[v], 0.0) * coming_roads[v] for v in nodes])
     return DemandInputs(

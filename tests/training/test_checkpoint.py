@@ -24,6 +24,7 @@ from frigate.errors import CheckpointError, CityError, FrigateError, SettingsErr
 from frigate.evaluation.evaluate import NONE, evaluate, score
 from frigate.forecasting.export import write_sample
 from frigate.forecasting.forecast import forecast
+from frigate.forecasting.forecaster import Forecaster
 from frigate.forecasting.live import Live
 from frigate.training.checkpoint import TRAINING, load_checkpoint, load_run, load_settings_of, save_checkpoint
 from frigate.training.description import damage_named, digest, parse_run, sealed
@@ -91,6 +92,20 @@ def test_a_run_comes_back_as_it_was_kept(name: str, home: Path) -> None:
     np.testing.assert_array_equal(forecast(run).values, forecast(made).values)
     assert not run.model.training
     assert all(p.device.type == "cpu" for p in run.model.parameters())
+
+
+def test_a_run_without_the_parts_of_the_week_takes_every_day_as_its_kind(moved: Path) -> None:
+    """As runs of 0.1.0 are."""
+    path = last(moved) / "usual_counts.safetensors"
+    tables = load_file(path)
+    known = tables.pop("week")
+    assert known.isfinite().any() and known.nan_to_num(nan=1).std() > 0
+    save_file(tables, path)
+    edit(moved)
+    run = load_run(moved)
+    assert run.usual_week is None
+    demand = Forecaster(run, device="cpu").demand
+    assert demand is not None and (demand.week == 1).all()
 
 
 def test_nothing_is_pickled(home: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from frigate.calendar import BINS
+from frigate.calendar import BINS, WEEK_PARTS
 from frigate.demand.tables import DemandTables
 from frigate.nn.batch import Batch
 from tests.support.kernels import device_for
@@ -22,7 +22,8 @@ DEMANDS, TOPOLOGIES = 3, 4
 
 def clock_of(seconds: Tensor, weekend: Tensor) -> Tensor:
     """[...,3] of seconds since midnight."""
-    return torch.stack([seconds, 5 * weekend.long(), weekend.long()], dim=-1)
+    weekday = torch.where(weekend, 5 + seconds % 2, seconds % 5)
+    return torch.stack([seconds, weekday, weekend.long()], dim=-1)
 
 
 def tables(nodes: int, sensors: int, *, networks: int, roads: bool, step_s: int = 300, device: str) -> DemandTables:
@@ -30,6 +31,7 @@ def tables(nodes: int, sensors: int, *, networks: int, roads: bool, step_s: int 
     share = torch.rand(DEMANDS, networks, nodes, sensors, generator=rng)
     made = DemandTables(
         usual=20 * torch.rand(DEMANDS, BINS, nodes, generator=rng),
+        week=0.5 + torch.rand(DEMANDS, WEEK_PARTS, nodes, generator=rng),
         is_sensor=torch.rand(DEMANDS, nodes, generator=rng) < 0.4,
         spread=torch.rand(DEMANDS, nodes, generator=rng),
         sensor=torch.randint(nodes, share.shape, generator=rng, dtype=torch.int32),

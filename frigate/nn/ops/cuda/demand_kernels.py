@@ -11,9 +11,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from frigate.calendar import HOURS
+from frigate.calendar import HOURS, PART_S, PARTS
 from frigate.demand.sensor_shares import STEPS
-from frigate.demand.tables import MAX_RATIO, NEW_ROADS, PRIOR_VEHICLES, PRIOR_VEHICLES_EVERYWHERE, DemandTables
+from frigate.demand.tables import (
+    FADES_S,
+    MAX_RATIO,
+    NEW_ROADS,
+    PRIOR_VEHICLES,
+    PRIOR_VEHICLES_EVERYWHERE,
+    DemandTables,
+)
 
 NODES = 64  # per program
 
@@ -30,6 +37,14 @@ def _between_bins(clock, step, there, step_s, HOURS: tl.constexpr):
 
 
 @triton.jit
+def _week_part(clock, step, there, step_s, PARTS: tl.constexpr, PART_S: tl.constexpr):
+    """`week_parts` of frigate/calendar.py: the part of the week of each snapshot."""
+    second = tl.load(clock + step * 3, there, 0).to(tl.int32)
+    weekday = tl.load(clock + step * 3 + 1, there, 0).to(tl.int32)
+    return PARTS * weekday + (second + step_s // 2) % 86400 // PART_S
+
+
+@triton.jit
 def _compare(
     values,
     observed,
@@ -37,15 +52,15 @@ def _compare(
     which,
     past_on,
     usual,
+    week,
     is_sensor,
     roads,
     past,
     counted,
     expected,
     known,
-    lasts,
+    news,
     sums,
-    power,
     new_roads,
     step_s,
     N,
@@ -53,14 +68,17 @@ def _compare(
     H: tl.constexpr,
     WIDE: tl.constexpr,
     K: tl.constexpr,
+    W: tl.constexpr,
     G: tl.constexpr,
     HAS_ROADS: tl.constexpr,
     HOURS: tl.constexpr,
+    PARTS: tl.constexpr,
+    PART_S: tl.constexpr,
     NODES: tl.constexpr,
 ):
     """The usual flow in each snapshot, the observed and expected count of each node, and their sums over sensors.
 
-    Also the exponent of each node's change: how much of it persists.
+    Also how new each node's roads are, 0 to 1: so much of its change persists.
     """
     window = tl.program_id(1).to(tl.int64)
     node = tl.program_id(0) * NODES + tl.arange(0, NODES)
@@ -71,15 +89,16 @@ def _compare(
     table = usual + row * K * N + node[None, :]
     low = tl.load(table + first[:, None].to(tl.int64) * N, there, 0.0)
     high = tl.load(table + second[:, None].to(tl.int64) * N, there, 0.0)
-    usually = low + share[:, None] * (high - low)
-    lasting = tl.full([NODES], 1.0, tl.float32) * power
+    part = _week_part(clock + window * (T + H) * 3, step, step < T, step_s, PARTS, PART_S)
+    factor = tl.load(week + (row * W + part[:, None].to(tl.int64)) * N + node[None, :], there, 1.0)
+    usually = (low + share[:, None] * (high - low)) * factor
+    new = tl.zeros([NODES], tl.float32)
     if HAS_ROADS:
         on = tl.load(past_on + window * T + step, step < T, 0)
         measured_on = tl.load(roads + (row * G + on[:, None]) * N + node[None, :], there, 1.0)
         usually *= measured_on
-        new = tl.sum(tl.abs(tl.log(tl.maximum(measured_on, 1e-4))), axis=0) / T / new_roads
-        lasting += (1 - power) * tl.minimum(new, 1.0)
-    tl.store(lasts + window * N + node, lasting, node < N)
+        new += tl.minimum(tl.sum(tl.abs(tl.log(tl.maximum(measured_on, 1e-4))), axis=0) / T / new_roads, 1.0)
+    tl.store(news + window * N + node, new, node < N)
     at = (window * T + step[:, None]) * N + node[None, :]
     tl.store(past + at, usually, there)
     read = tl.load(observed + at, there, 0) != 0
@@ -189,20 +208,24 @@ def _ahead(
     share,
     rest,
     usual,
+    week,
     below,
     is_sensor,
     spread,
     roads,
-    lasts,
+    news,
     forecast,
     about,
     max_ratio,
+    power,
+    fades_s,
     step_s,
     N,
     T: tl.constexpr,
     H: tl.constexpr,
     WIDE: tl.constexpr,
     K: tl.constexpr,
+    W: tl.constexpr,
     G: tl.constexpr,
     HAS_ROADS: tl.constexpr,
     L: tl.constexpr,
@@ -210,6 +233,8 @@ def _ahead(
     M: tl.constexpr,
     SENSORS: tl.constexpr,
     HOURS: tl.constexpr,
+    PARTS: tl.constexpr,
+    PART_S: tl.constexpr,
     NODES: tl.constexpr,
 ):
     """The change at each node, and the resulting demand forecast."""
@@ -234,8 +259,11 @@ def _ahead(
     high_at = (row * K + second[:, None]) * N + node[None, :]
     low = tl.load(usual + low_at, there, 0.0)
     high = tl.load(usual + high_at, there, 0.0)
-    lasting = tl.exp(tl.load(lasts + window * N + node, node < N, 0.0) * log)
-    flow = (low + part[:, None] * (high - low)) * lasting[None, :]
+    of_week = _week_part(clock + (window * (T + H) + T) * 3, step, step < H, step_s, PARTS, PART_S)
+    factor = tl.load(week + (row * W + of_week[:, None].to(tl.int64)) * N + node[None, :], there, 1.0)
+    persists = (power * tl.exp(-(step + 1).to(tl.float32) * step_s / fades_s))[:, None]
+    persists += (1 - persists) * tl.load(news + window * N + node, node < N, 0.0)[None, :]
+    flow = (low + part[:, None] * (high - low)) * factor * tl.exp(persists * log[None, :])
     low = tl.load(below + low_at, there, 0.0)
     high = tl.load(below + high_at, there, 0.0)
     flow = tl.maximum(flow - (low + part[:, None] * (high - low)), 0.0) * rerouted[None, :]
@@ -253,6 +281,7 @@ def follow(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`DemandTables.follow` on a GPU."""
     usual = tables.usual
+    week = tables.week
     below = tables.below
     is_sensor = tables.is_sensor
     spread = tables.spread
@@ -261,7 +290,8 @@ def follow(
     rest = tables.rest
     roads = tables.roads
     (B, T, N) = values.shape
-    K = usual.shape[1]
+    sizes = {"K": usual.shape[1], "W": week.shape[1]}
+    calendar = {"HOURS": HOURS, "PARTS": PARTS, "PART_S": PART_S}
     (L, _, M) = sensor.shape[1:]
     H = clock.shape[1] - T
     on_roads = {"HAS_ROADS": roads is not None, "G": 1 if roads is None else roads.shape[1]}
@@ -275,7 +305,7 @@ def follow(
     past = torch.empty_like(values)
     forecast = values.new_empty(B, H, N)
     about = values.new_empty(B, N, 4)
-    counted, expected, ratio, factor, better, lasts = values.new_empty(6, B, N)
+    counted, expected, ratio, factor, better, news = values.new_empty(6, B, N)
     known = torch.empty(B, N, dtype=torch.int8, device=values.device)
     sums = values.new_empty(B, parts, 2)
     everywhere = values.new_empty(B)
@@ -288,24 +318,24 @@ def follow(
         which,
         past_on,
         usual,
+        week,
         is_sensor,
         roads,
         past,
         counted,
         expected,
         known,
-        lasts,
+        news,
         sums,
-        tables.power,
         NEW_ROADS,
         tables.step_s,
         N,
         T=T,
         H=H,
         WIDE=triton.next_power_of_2(T),
-        K=K,
+        **sizes,
         **on_roads,
-        HOURS=HOURS,
+        **calendar,
         NODES=NODES,
     )
     _begin[grid](
@@ -339,23 +369,26 @@ def follow(
         share,
         rest,
         usual,
+        week,
         below,
         is_sensor,
         spread,
         roads,
-        lasts,
+        news,
         forecast,
         about,
         MAX_RATIO,
+        tables.power,
+        FADES_S,
         tables.step_s,
         N,
         T=T,
         H=H,
         WIDE=triton.next_power_of_2(H),
-        K=K,
+        **sizes,
         **on_roads,
         **shares,
-        HOURS=HOURS,
+        **calendar,
         NODES=NODES,
     )
     return past, forecast, about
