@@ -87,17 +87,25 @@ def in_sandbox(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -
     for path in paths:
         check_regular(path)
     size_mb = sum(map(_size, paths)) / 1e6
-    limits = _Limits(
+    limits = Limits(
         _setting("FRIGATE_READ_MEMORY_GB") or min(MIN_GB + GB_PER_MB * size_mb, MAX_SHARE * _machine_gb()),
         min(_setting("FRIGATE_READ_SECONDS") or MIN_SECONDS + SECONDS_PER_MB * size_mb, MAX_SECONDS),
     )
+    names = ", ".join(path.name for path in paths[:3]) or function.__name__
+    return _call(function, args, kwargs, limits, names)
+
+
+def in_sandbox_with(limits: Limits, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """The same with limits of one's own, for what is in no file. Thread-safe."""
+    return _call(function, args, kwargs, limits, function.__name__) if _needed() else function(*args, **kwargs)
+
+
+def _call(function: Callable[..., R], args: Any, kwargs: Any, limits: Limits, names: str) -> R:
     call = pickle.dumps((function, args, kwargs), protocol=5)
     request = pickle.dumps((sys.path, dict(os.environ), os.getcwd(), limits, call))
-    names = ", ".join(path.name for path in paths[:3]) or function.__name__
     while True:
-        worker = _idle.pop() if _idle else _Worker()
         with contextlib.suppress(_LeftError):  # the idle worker has exited: start a new one
-            answer: R = worker.call(request, limits, names)
+            answer: R = _take_worker().call(request, limits, names)
             return answer
 
 
@@ -137,9 +145,11 @@ def _needed() -> bool:
 
 
 @dataclass(frozen=True)
-class _Limits:
+class Limits:
+    """Of one call."""
+
     memory_gb: float
-    seconds: float
+    seconds: float  # of CPU time
 
     def apply(self) -> None:
         """Set soft limits, counted from what the process has used so far."""
@@ -248,7 +258,7 @@ class _Worker:
         finally:
             theirs.close()
 
-    def call(self, request: bytes, limits: _Limits, file: str) -> Any:
+    def call(self, request: bytes, limits: Limits, file: str) -> Any:
         """What the function returned. The worker is kept if it can serve again, else ended."""
         keep = begun = False
         used = self._used
@@ -335,7 +345,7 @@ class _Worker:
             file.seek(0)
             return pickle.load(file)
 
-    def _death(self, limits: _Limits, file: str, cause: str | None = None) -> CityError:
+    def _death(self, limits: Limits, file: str, cause: str | None = None) -> CityError:
         status = self._process.wait()
         if status == -signal.SIGXCPU:
             return limits.exceeded(file, memory=False)
@@ -374,6 +384,14 @@ class _Worker:
 
 
 _idle: list[_Worker] = []
+
+
+def _take_worker() -> _Worker:
+    """An idle worker, or a new one. Only the caller has it."""
+    try:
+        return _idle.pop()
+    except IndexError:
+        return _Worker()
 
 
 def _end_all() -> None:

@@ -1,4 +1,4 @@
-"""Readings on their way into the store, over HTTP or MQTT: parsed, validated row by row, written in batches.
+"""Readings on their way into the store, over HTTP or MQTT: validated row by row, written in batches.
 
 An invalid row is refused with the reason; the other rows of its batch are stored. One thread does all the writing:
 batches waiting at the same time share a transaction, and so one wait for the disk. A reading is answered once it is on
@@ -8,9 +8,6 @@ disk.
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
-import json
 import queue
 import re
 import threading
@@ -20,12 +17,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from frigate.calendar import DAY_S, utc_iso
 from frigate.city.outliers import CODES, FAR_FOR_A_CODE
-from frigate.errors import ServiceError
+from frigate.serve.batches import BusyError, ReadingRow, needs_child, rows_of
 from frigate.serve.city import ServedCity
+from frigate.serve.limits import run_quickly, run_with_child
 from frigate.serve.store import LAST_S, Reading, Store
 from frigate.text import quoted
 
@@ -38,22 +36,6 @@ MAX_VALUE = 3e38  # a snapshot is float32
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?", re.ASCII)
 STATUSES = ("accepted", "duplicate", "corrected", "refused")
-
-
-class BatchError(ServiceError):
-    """A batch that cannot be parsed into rows."""
-
-
-class BusyError(ServiceError):
-    """Too many readings are waiting to be stored."""
-
-
-class ReadingRow(NamedTuple):
-    """A reading as it was sent."""
-
-    node: object
-    time: object
-    value: object
 
 
 class Answer(NamedTuple):
@@ -75,55 +57,6 @@ class Judged:
         """The answers to all rows, in order."""
         waiting = iter(stored)
         return [Answer(next(waiting)) if answer is None else answer for answer in self.answers]
-
-
-def rows_of_json(body: bytes) -> list[ReadingRow]:
-    """`{"readings": [{"node": ..., "time": ..., "value": ...}, ...]}`; `node_id` is accepted for `node`."""
-    try:
-        data = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise BatchError(f"the body is not JSON: {what}") from None
-    readings = data.get("readings") if isinstance(data, dict) else None
-    if not isinstance(readings, list):
-        raise BatchError(
-            '"readings" is missing or not a list. Send {"readings": [{"node": "41", "time": "...Z", "value": 12}]}'
-        )
-    none: dict[str, Any] = {}
-    found = (each if isinstance(each, dict) else none for each in readings)
-    return [ReadingRow(each.get("node", each.get("node_id")), each.get("time"), each.get("value")) for each in found]
-
-
-def rows_of_csv(body: bytes) -> list[ReadingRow]:
-    """CSV with the columns node (or node_id), time and value, in any order."""
-    try:
-        lines = csv.reader(io.StringIO(body.decode("utf-8-sig"), newline=""))
-        header = [name.strip() for name in next(lines, [])]
-        places = _columns(header)
-        return [ReadingRow(*(line[k] if k < len(line) else None for k in places)) for line in lines if line]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise BatchError(f"the body is not CSV in UTF-8: {error}") from None
-
-
-def rows_of_arrow(body: bytes) -> list[ReadingRow]:
-    """An Arrow IPC file or stream with the columns of a CSV batch; time with a time zone."""
-    import polars as pl
-
-    file = io.BytesIO(body)
-    try:
-        frame = pl.read_ipc(file) if body.startswith(b"ARROW1") else pl.read_ipc_stream(file)
-    except (pl.exceptions.PolarsError, OSError, ValueError) as error:
-        raise BatchError(f"the body is not Arrow: {quoted(str(error))}") from None
-    return [ReadingRow(*row) for row in frame.select(frame.columns[k] for k in _columns(frame.columns)).iter_rows()]
-
-
-def _columns(header: Sequence[str]) -> list[int]:
-    found = {name: k for k, name in enumerate(header)}
-    found.setdefault("node", found.get("node_id", -1))
-    missing = [name for name in ("node", "time", "value") if found.get(name, -1) < 0]
-    if missing:
-        raise BatchError(f"no column {quoted(missing[0])}; found {quoted(', '.join(header))}. Send node,time,value")
-    return [found["node"], found["time"], found["value"]]
 
 
 @dataclass(frozen=True)
@@ -292,6 +225,14 @@ class Ingest:
             self._thread.join()
             self._thread = None
 
+    async def judged(self, body: bytes, media_type: str, *, most: int) -> Judged:
+        """The rows of a batch, parsed and validated; at most `most`."""
+
+        def judged() -> Judged:
+            return self.judge(rows_of(body, media_type, most=most))
+
+        return await (run_with_child(judged) if needs_child(body, media_type) else run_quickly(judged))
+
     async def take(self, judged: Judged) -> list[Answer]:
         """Store a batch. Returns the answers to its rows, in order."""
         stored = await asyncio.wrap_future(self.submit(judged.readings)) if judged.readings else []
@@ -302,7 +243,7 @@ class Ingest:
     def submit(self, readings: list[Reading]) -> Future[list[str]]:
         """Queue readings. The future gives their statuses once they are on disk, or StoreGoneError."""
         with self._lock:
-            if self._rows + len(readings) > WAITING_ROWS:
+            if self._rows and self._rows + len(readings) > WAITING_ROWS:  # a batch alone is never too large
                 raise BusyError(f"{self._rows} readings are waiting to be written. Send this batch again in a moment")
             self._rows += len(readings)
         waiting = _Waiting(readings, Future())

@@ -12,8 +12,12 @@ import anyio.to_thread
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive
 
+from frigate.serve.batches import BusyError
+
 T = TypeVar("T")
 _QUICK_THREADS = anyio.CapacityLimiter(8)  # readings, tokens, health
+_CHILD_THREADS = anyio.CapacityLimiter(2)  # each waits for a child process
+MAX_WAITING = 16  # for one of them: a longer queue would only time out
 MANY = 10_000  # whose request rate is remembered
 
 
@@ -41,6 +45,13 @@ class Limits:
 async def run_quickly(call: Callable[[], T]) -> T:
     """Run a short blocking call in a thread of its own pool, so that it never waits for long requests."""
     return await anyio.to_thread.run_sync(call, limiter=_QUICK_THREADS)
+
+
+async def run_with_child(call: Callable[[], T]) -> T:
+    """Run a call that waits for a child process in a thread of its own pool. BusyError if too many wait already."""
+    if _CHILD_THREADS.statistics().tasks_waiting >= MAX_WAITING:
+        raise BusyError("too many large batches at once. Send this one again in a moment")
+    return await anyio.to_thread.run_sync(call, limiter=_CHILD_THREADS)
 
 
 def limited(receive: Receive, headers: Mapping[str, str], *, most: int, seconds: float) -> Receive:

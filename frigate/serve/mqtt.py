@@ -11,25 +11,39 @@ import asyncio
 import logging
 import re
 import ssl
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from frigate.errors import MissingExtraError, ServiceError
-from frigate.serve.ingest import BatchError, BusyError, Ingest, ReadingRow, rows_of_csv, rows_of_json
+from frigate.serve.batches import (
+    CSV,
+    JSON,
+    BatchError,
+    BusyError,
+    ReadingRow,
+    TooManyRowsError,
+    needs_child,
+    rows_of,
+)
+from frigate.serve.ingest import TRANSACTION_ROWS, Answer, Ingest
+from frigate.serve.limits import run_quickly, run_with_child
 from frigate.serve.store import StoreGoneError
 
 if TYPE_CHECKING:
     import aiomqtt
 
+T = TypeVar("T")
 LOG = logging.getLogger("frigate.serve")
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 EXAMPLE = "mqtt://host:1883/traffic/readings"
 BATCH_MESSAGES = 1_000
 # aiomqtt drops messages beyond this. At QoS 1 they stay unacknowledged, and are resent on the next connection.
 MAX_QUEUED = 20_000
-MAX_BYTES = 2_000_000  # of one message
+MAX_BYTES, MAX_ROWS = 2_000_000, 200_000  # of one message
 PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # between attempts to connect or to store
 
 
@@ -151,30 +165,40 @@ class Subscriber:
 
     async def _take(self, client: aiomqtt.Client, messages: Sequence[aiomqtt.Message]) -> None:
         """Store the readings of these messages, retrying until it works, then acknowledge them."""
+        payloads = [message.payload for message in messages]
+        large = any(isinstance(each, bytes) and needs_child(each, JSON) for each in payloads)
+        run = run_with_child if large else run_quickly
+        parsed = await self._until_it_works(lambda: run(lambda: list(map(_rows_or_reason, payloads))))
         rows: list[ReadingRow] = []
-        for message in messages:
-            try:
-                rows += rows_of_message(message.payload)
-            except BatchError as error:
-                self._refused(str(error), topic=str(message.topic))
-        failures = 0
-        while rows:
-            try:
-                answers = await self._ingest.take(self._ingest.judge(rows))
-            except (StoreGoneError, BusyError) as error:
-                self.state.waiting = True
-                LOG.warning("waiting for the store", extra={"messages": len(messages), "reason": str(error)})
-                await asyncio.sleep(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
-                failures += 1
-                continue
-            self.state.waiting = False
-            for answer in answers:
+        for message, found in zip(messages, parsed, strict=True):
+            if isinstance(found, str):
+                self._refused(found, topic=str(message.topic))
+            else:
+                rows += found
+        for k in range(0, len(rows), TRANSACTION_ROWS):  # all at once may be more than the store takes
+            for answer in await self._until_it_works(partial(self._store, rows[k : k + TRANSACTION_ROWS])):
                 if answer.status == "refused":
                     self._refused(answer.reason)
-            break
         for message in messages:
             client._client.ack(message.mid, message.qos)
         self.state.messages += len(messages)
+
+    async def _store(self, rows: Sequence[ReadingRow]) -> list[Answer]:
+        return await self._ingest.take(await run_quickly(lambda: self._ingest.judge(rows)))
+
+    async def _until_it_works(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What the call returns, once the store is there and not too busy."""
+        for failures in count():
+            try:
+                answer = await call()
+            except (StoreGoneError, BusyError) as error:
+                self.state.waiting = True
+                LOG.warning("waiting for the store", extra={"reason": str(error)})
+                await asyncio.sleep(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
+            else:
+                self.state.waiting = False
+                break
+        return answer
 
     def _refused(self, reason: str, **more: str) -> None:
         self.state.refused += 1
@@ -182,11 +206,25 @@ class Subscriber:
 
 
 async def _waiting(client: aiomqtt.Client) -> list[aiomqtt.Message]:
-    """The next message, and those that have already arrived after it."""
+    """The next message, and those that have already arrived after it, up to a size."""
     found = [await anext(client.messages)]
-    while len(client.messages) and len(found) < BATCH_MESSAGES:
+    size = _size(found[0])
+    while len(client.messages) and len(found) < BATCH_MESSAGES and size < MAX_BYTES:
         found.append(await anext(client.messages))
+        size += _size(found[-1])
     return found
+
+
+def _size(message: aiomqtt.Message) -> int:
+    return len(message.payload) if isinstance(message.payload, bytes) else 0
+
+
+def _rows_or_reason(payload: object) -> list[ReadingRow] | str:
+    """The readings in a message, or why there are none."""
+    try:
+        return rows_of_message(payload)
+    except BatchError as error:
+        return str(error)
 
 
 def rows_of_message(payload: object) -> list[ReadingRow]:
@@ -196,11 +234,13 @@ def rows_of_message(payload: object) -> list[ReadingRow]:
     if len(payload) > MAX_BYTES:
         raise BatchError(f"the message has {len(payload):,} bytes. The limit is {MAX_BYTES:,}")
     if not payload.lstrip().startswith(b"{"):
-        return rows_of_csv(payload)
+        return rows_of(payload, CSV, most=MAX_ROWS)
     try:
-        return rows_of_json(payload)
+        return rows_of(payload, JSON, most=MAX_ROWS)
+    except TooManyRowsError:
+        raise
     except BatchError:
-        return rows_of_json(b'{"readings":[' + payload + b"]}")  # one reading
+        return rows_of(b'{"readings":[' + payload + b"]}", JSON, most=MAX_ROWS)  # one reading
 
 
 def _without_password(where: SplitResult) -> str:

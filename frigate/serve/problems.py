@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from frigate.errors import FrigateError
-from frigate.serve.ingest import BatchError, BusyError
+from frigate.serve.batches import BatchError, BusyError, TooManyRowsError
 from frigate.serve.latest import NoForecastError
 from frigate.serve.store import StoreGoneError
 
@@ -144,4 +144,6 @@ async def _of_ours(request: Request, error: Exception) -> Response:
         )
     if isinstance(error, BusyError | NoForecastError):
         return problem(503, str(error), instance=instance, headers=retry)
-    return problem(400 if isinstance(error, BatchError) else 422, str(error), instance=instance)
+    if isinstance(error, BatchError):
+        return problem(413 if isinstance(error, TooManyRowsError) else 400, str(error), instance=instance)
+    return problem(422, str(error), instance=instance)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 
 from frigate.errors import ServiceError
+from frigate.serve.batches import BatchError, ReadingRow
 from frigate.serve.city import ServedCity
-from frigate.serve.ingest import BatchError, Ingest, Judge, ReadingRow
+from frigate.serve.ingest import Ingest, Judge
 from frigate.serve.mqtt import EXAMPLE, MAX_BYTES, Broker, Subscriber, rows_of_message
 from frigate.serve.store import Reading, StoreGoneError
 from frigate.serve.store.sqlite import SqliteStore
@@ -173,6 +175,39 @@ def test_a_full_disk_is_waited_for(broker: MqttBroker, store: MendableStore, ing
 
     asyncio.run(story())
     assert store.values() == [1]
+
+
+def test_a_backlog_of_any_size_drains_and_does_not_stall_the_service(
+    broker: MqttBroker, store: MendableStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came meanwhile is more than may wait for the store at once."""
+    monkeypatch.setattr("frigate.serve.ingest.WAITING_ROWS", 10)
+    monkeypatch.setattr("frigate.serve.mqtt.TRANSACTION_ROWS", 4)
+    judged_by: set[threading.Thread] = set()
+
+    def now() -> float:
+        judged_by.add(threading.current_thread())
+        return NOW_S
+
+    batches = [
+        json.dumps({"readings": [{"node": 0, "time": NOW_S - k, "value": k} for k in range(6 * n, 6 * n + 6)]})
+        for n in range(5)
+    ]
+
+    async def story(ingest: Ingest) -> None:
+        async with subscribed(broker, ingest, "backlog"):
+            pass
+        await publish(broker, *(batch.encode() for batch in batches))
+        judged_by.clear()
+        async with subscribed(broker, ingest, "backlog") as back:
+            await until(lambda: back.state.messages == 5)
+            assert judged_by and threading.current_thread() not in judged_by
+
+    ingest = Ingest(store, Judge(served_city(), now))
+    ingest.start()
+    asyncio.run(story(ingest))
+    ingest.stop()
+    assert store.values() == list(range(30))
 
 
 def test_a_broker_that_comes_back_is_found_again(broker: MqttBroker, store: MendableStore, ingest: Ingest) -> None:

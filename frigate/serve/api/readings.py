@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
@@ -24,8 +24,8 @@ from frigate.serve.api.common import (
     streamed,
     streamed_table,
 )
-from frigate.serve.ingest import STATUSES, Judged, ReadingRow, rows_of_arrow, rows_of_csv, rows_of_json
-from frigate.serve.limits import run_quickly
+from frigate.serve.batches import MEDIA_TYPES
+from frigate.serve.ingest import STATUSES
 from frigate.serve.problems import problems
 from frigate.serve.store import ReadingPart
 
@@ -34,12 +34,6 @@ if TYPE_CHECKING:
 
 router = APIRouter(prefix="/v1", route_class=GuardedRoute, tags=["readings"])
 VALUES_AT_ONCE = 10_000  # of an answer
-PARSERS: dict[str, Callable[[bytes], list[ReadingRow]]] = {
-    "application/json": rows_of_json,
-    "text/csv": rows_of_csv,
-    "application/vnd.apache.arrow.stream": rows_of_arrow,
-    "application/vnd.apache.arrow.file": rows_of_arrow,
-}
 ANSWERS = {status: {"status": status} for status in STATUSES}
 HISTORY_DAYS = 31
 
@@ -88,7 +82,7 @@ _JSON_BODY: dict[str, Any] = {
 }
 _CSV_BODY = {"schema": {"type": "string"}, "example": "node,time,value\n41,2024-03-04T08:00:00Z,12\n"}
 _ARROW_BODY = {"schema": {"type": "string", "format": "binary", "description": "The columns of a CSV batch"}}
-_BODIES = {name: _JSON_BODY if "json" in name else _CSV_BODY if "csv" in name else _ARROW_BODY for name in PARSERS}
+_BODIES = {name: _JSON_BODY if "json" in name else _CSV_BODY if "csv" in name else _ARROW_BODY for name in MEDIA_TYPES}
 
 
 @router.post(
@@ -103,19 +97,12 @@ async def add_readings(request: Request, state: StateOf) -> Response:
 
     A reading is identified by its node and time, so a batch can be resent safely after a lost connection.
     """
-    parse = PARSERS.get(media_type_of(request.headers))
-    if parse is None:
-        raise HTTPException(415, f"unsupported Content-Type. Send one of {', '.join(PARSERS)}")
+    media_type = media_type_of(request.headers)
+    if media_type not in MEDIA_TYPES:
+        raise HTTPException(415, f"unsupported Content-Type. Send one of {', '.join(MEDIA_TYPES)}")
     body = await request.body()
     ingest = state.service.ingest
-
-    def judged() -> Judged:
-        rows = parse(body)
-        if len(rows) > state.limits.rows:
-            raise HTTPException(413, f"{len(rows)} rows in one batch. Send at most {state.limits.rows} at a time")
-        return ingest.judge(rows)
-
-    batch = await run_quickly(judged)
+    batch = await ingest.judged(body, media_type, most=state.limits.rows)
     answers = await ingest.take(batch)
     counts = Counter(answer.status for answer in answers)
     notice = f"{batch.unused} readings are from nodes that are not sensors in this run: stored, but not used"
