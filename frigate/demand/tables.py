@@ -24,7 +24,7 @@ PRIOR_VEHICLES = 16.0  # pseudo-count that shrinks a sensor's ratio to the netwo
 PRIOR_VEHICLES_EVERYWHERE = 50.0
 MAX_RATIO = 8.0  # of today's count to the usual one at a sensor: beyond this a broken sensor is likelier than a crowd
 DEMAND_NODE = ("log_change", "spread", "is_sensor", "rerouted")  # rerouted: flow on the roads ahead / usual flow
-FADES_S = 12 * HOUR_S  # in which the window's change fades to a third
+FADES_S = 4 * HOUR_S  # in which the change of the last hours fades to a third
 NEW_ROADS = 0.1  # log change of flow from which a node's roads count as new; not sensitive between 0.05 and 0.2
 
 

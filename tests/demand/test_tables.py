@@ -189,7 +189,7 @@ def test_what_readings_on_new_roads_say_lasts(run: RunOnCity) -> None:
         return moved / found.demand_node[0, :, 0]
 
     there = torch.arange(25) != 7  # nobody passes it
-    day = 0.5 * float(np.exp(-np.arange(1, 4) / 12).mean())  # half of the day's change, fading with the hours
+    day = 0.5 * float(np.exp(-np.arange(1, 4) / 4).mean())  # half of the day's change, fading with the hours
     expected = torch.full((25,), day)
     torch.testing.assert_close(powers([0, 0, 0, 0])[there], expected[there])
     expected[8], expected[9] = 1.0, day + (1 - day) * np.log(1.05) / NEW_ROADS

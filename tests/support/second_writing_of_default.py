@@ -38,7 +38,7 @@ from tests.support.second_writing import (
 PRIOR, PRIOR_EVERYWHERE, MAX_CHANGE = 16.0, 50.0, 8.0
 STEPS_TOWARDS_READINGS = 6
 ON_NEW_ROADS = 0.1
-FADES_S = 12 * 3600
+FADES_S = 4 * 3600
 LEAST_VISIBLE = 1e-4  # of the weight of near sensors: their mean fades to 0 below it
 
 
