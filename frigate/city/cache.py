@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from frigate.city.city import City, file_digests, find_sources
 from frigate.city.detectors import Detectors
 from frigate.city.network import Edges, RoadNetwork
+from frigate.city.reading_options import ReadingOptions
 from frigate.city.stream import RoadNetworkStream
 from frigate.errors import CityError
 from frigate.reading.files import digest, replacing_folder
@@ -109,6 +110,7 @@ def save_cache(city: City, folder: Path, digests: dict[str, list[Any]]) -> None:
         "unit": stream.unit,
         "detectors": city.detectors.rows(),
         "imported": city.imported,
+        "read_as": city.read_as.to_json(),
     }
     with replacing_folder(folder, lasting=False) as new:
         arrays = _arrays(stream) | {"forbidden_turns": city.forbidden_turns}
@@ -224,6 +226,7 @@ def _loaded(folder: Path, facts: dict[str, Any]) -> City:
         forbidden_turns=_array(folder, "forbidden_turns"),
         detectors=Detectors.of_rows(facts.get("detectors", [])),
         imported={notice: tuple(where) for notice, where in facts.get("imported", {}).items()},
+        read_as=ReadingOptions.of(facts.get("read_as", {}), where="cache.json"),
     )
 
 

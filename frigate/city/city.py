@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from frigate.city.detectors import Detectors
 from frigate.city.network import RoadNetwork
+from frigate.city.reading_options import ReadingOptions
 from frigate.city.stream import RoadNetworkStream
 from frigate.errors import CityError
 from frigate.notebook import card, sketch
@@ -41,6 +42,7 @@ class City:
     excluded: tuple[str, ...] = ()  # entries of `exclude` given on opening, besides those in city.toml
     detectors: Detectors = field(default_factory=Detectors)
     imported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # notices of the import -> places
+    read_as: ReadingOptions = field(default_factory=ReadingOptions)  # how its readings were imported
 
     def __repr__(self) -> str:
         notices = f", {len(self.notices)} notices" if self.notices else ""

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from frigate.calendar import DAY_S, zone
+from frigate.city.reading_options import ReadingOptions
 from frigate.city.stream import parse_quantity
 from frigate.errors import CityError, did_you_mean
 from frigate.reading.times import Clock
@@ -30,6 +31,7 @@ class CityFile:
     unit: str = ""
     text_ids: bool = False  # ids look like integers but are text
     exclude: tuple[str, ...] = ()  # readings to leave out, see `exclude`
+    read_as: ReadingOptions = field(default_factory=ReadingOptions)
     clock: Clock = field(default_factory=lambda: Clock(None, ""))
 
     def to_toml(self) -> str:
@@ -47,6 +49,11 @@ class CityFile:
         lines += ['node_ids = "text"'] if self.text_ids else []
         if self.exclude:
             lines += ["", "[exclude]", f"readings = [{', '.join(map(text, self.exclude))}]"]
+        if given := self.read_as.to_json():
+            rename = ", ".join(f"{text(theirs)} = {text(ours)}" for theirs, ours in given.pop("rename", {}).items())
+            lines += ["", "[import]  # how --append reads more files"]
+            lines += [f"{name} = {text(value) if isinstance(value, str) else value}" for name, value in given.items()]
+            lines += [f"rename = {{ {rename} }}"] if rename else []
         return "\n".join(lines) + "\n"
 
 
@@ -80,11 +87,11 @@ def read_city_file(folder: Path) -> CityFile:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # includes invalid UTF-8, huge numbers, deep nesting
         raise CityError(f"city.toml is not valid TOML: {str(error).split(';')[0]}") from None
-    known = ("format", "name", "step", "timezone", "quantity", "unit", "node_ids", "exclude")
+    known = ("format", "name", "step", "timezone", "quantity", "unit", "node_ids", "exclude", "import")
     for key, value in raw.items():
         if key not in known:
             raise CityError(f"city.toml: {key} is not a known key{did_you_mean(key, known)}. Keys: {', '.join(known)}")
-        if key not in ("format", "exclude") and not isinstance(value, str):
+        if key not in ("format", "exclude", "import") and not isinstance(value, str):
             raise CityError(f"city.toml: {key} = {value!r} is not text. Put it in quotes")
     if raw.get("format", FORMAT) != FORMAT:
         found = raw["format"]
@@ -106,6 +113,7 @@ def read_city_file(folder: Path) -> CityFile:
         unit=str(raw.get("unit", "")),
         text_ids="node_ids" in raw,
         exclude=_exclude(raw.get("exclude", {})),
+        read_as=ReadingOptions.of(raw.get("import", {}), where="city.toml [import]"),
         clock=Clock(local if "timezone" in raw else None, remedy),
     )
 

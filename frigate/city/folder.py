@@ -155,7 +155,7 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
         notices.add("Nodes without any reading: the city has no sensor and cannot be trained on", stream.num_nodes)
     imported = _read_import_notices(sources["notices"]) if "notices" in sources else {}
     city = City.reported(settings.name, stream, notices, forbidden_turns=turns)
-    return replace(city, folder=folder, detectors=detectors, imported=imported)
+    return replace(city, folder=folder, detectors=detectors, imported=imported, read_as=settings.read_as)
 
 
 def _read_import_notices(path: Path) -> dict[str, tuple[str, ...]]:
@@ -234,7 +234,9 @@ def _write_tables(city: City, folder: Path, *, csv: bool) -> None:
     stream = city.stream
     first = stream.networks[int(stream.network_of[0])] if stream.num_snapshots else stream.network
     text_ids = stream.node_ids.dtype.kind == "U" and all(re.fullmatch(INTEGER_ID, x) for x in stream.node_ids.tolist())
-    settings = CityFile(city.name, stream.step_s, stream.timezone, stream.quantity, stream.unit, text_ids)
+    settings = CityFile(
+        city.name, stream.step_s, stream.timezone, stream.quantity, stream.unit, text_ids, read_as=city.read_as
+    )
     (folder / "city.toml").write_text(settings.to_toml(), encoding="utf-8")
     nodes = pl.DataFrame({"node_id": stream.node_ids, "lon": first.lon, "lat": first.lat})
     if len(first.lines):

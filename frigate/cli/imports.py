@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,7 @@ def _import_matrix(args: Namespace) -> None:
 
 
 def _import_osm(args: Namespace) -> None:
+    from frigate.city.city_toml import read_city_file
     from frigate.sources.osm.importer import import_osm
     from frigate.sources.osm.tags import DRIVABLE
     from frigate.sources.tables.importer import import_tables
@@ -64,6 +66,8 @@ def _import_osm(args: Namespace) -> None:
             on=(args.on or "nodes") if args.readings is None else "nodes",
         )
         if args.readings is not None:
+            if args.append and (args.output / "city.toml").is_file():
+                city = replace(city, read_as=read_city_file(args.output).read_as)
             city = import_tables(
                 network=city,
                 readings=args.readings,
@@ -297,7 +301,8 @@ ON_OR_ASK = Argument(
     "measure single roads)",
     choices=("nodes", "roads"),
 )
-ENCODING = Argument("--encoding NAME", "encoding of the tables, such as latin-1", default="utf-8")
+ENCODING = Argument("--encoding NAME", "encoding of tables that are not UTF-8, such as latin-1", default="utf-8")
+ENCODING_OF_READINGS = Argument("--encoding NAME", "encoding of tables that are not UTF-8, such as latin-1")
 READINGS = (
     Argument("--readings FILE", "table of readings: time, value, and node_id, sensor_id or lon, lat", Path),
     Argument("--sensors FILE", "table of sensors: sensor_id, and node_id or lon, lat", Path),
@@ -309,7 +314,7 @@ READINGS = (
         "order of day, month and year in ambiguous dates such as 03/04/24",
         choices=("dmy", "mdy", "ymd"),
     ),
-    ENCODING,
+    ENCODING_OF_READINGS,
     Argument("--report FILE", "write the rows that could not be used to a CSV file", Path),
     QUANTITY,
     UNIT,

@@ -123,7 +123,7 @@ def import_matrix(
             rename={**(rename or {}), time or first: "time"},
             step=step,
             timezone=timezone,
-            encoding=encoding,
+            encoding=None if encoding == "utf-8" else encoding,
             quantity=quantity,
             unit=unit,
             on=on,

@@ -64,6 +64,56 @@ def test_days_added_one_by_one_are_those_imported_together(folder: Path) -> None
     assert (got.start_s, got.num_snapshots) == (want.start_s, 96)
 
 
+def test_the_next_file_is_read_as_the_first_was(folder: Path) -> None:
+    """Names of columns, encoding, order of dates, bearing and --snap are those of the first import."""
+
+    def file(number: int) -> Path:
+        rows = [f"{number:02d}/03/2024 {h:02d}:00;Zähler {k};{h};{k}" for h in range(24) for k in (1, 2)]
+        path = folder / f"d{number}.csv"
+        path.write_bytes("\n".join(["Wann;Gerät;Stück;Rest", *rows]).encode("latin-1"))
+        return path
+
+    network = MAP.network
+    off = 60 / 111_195  # metres
+    places = [f"Zähler {k};{network.lon[k - 1]};{network.lat[k - 1] + off}" for k in (1, 2)]
+    (folder / "places.csv").write_text("\n".join(["Gerät;lon;lat", *places]), encoding="utf-8")
+    town = folder / "german"
+    options = ("--map", "Wann=time,Gerät=sensor_id,Stück=value", "--encoding", "latin-1", "--date-order", "dmy")
+    first = ("--network", folder / "map", "--sensors", folder / "places.csv", "--snap", 70, "--on", "nodes")
+    made = frigate("import", "tables", "--readings", file(5), *first, *options, "-o", town, "--append")
+    assert made.status == 0, made.err
+    kept = read_city(town).read_as
+    assert kept.encoding == "latin-1" and kept.snap_m == 70 and kept.date_order == "dmy"
+    for city in (read_city(town), read_city(town, cache=False)):
+        assert city.read_as == kept and dict(kept.rename)["Gerät"] == "sensor_id"
+    added = frigate("import", "tables", "--readings", file(6), "-o", town, "--append")
+    assert added.status == 0, added.err
+    assert read_city(town).stream.observed.sum() == 96 and read_city(town).read_as == kept
+    more = frigate("import", "tables", "--readings", file(7), "--map", "Rest=value", "-o", town, "--append")
+    assert more.status == 0, more.err
+    assert sorted(set(read_city(town).stream.values[48:].ravel())) == [0, 1, 2]  # what is given replaces what is known
+    write_city(read_city(town), folder / "copy")
+    assert read_city(folder / "copy").read_as == kept
+
+
+@pytest.mark.parametrize(
+    ("written", "named"),
+    [
+        ("encodng = 'latin-1'", ("encodng",)),
+        ("snap_m = 'far'", ("snap_m", "far")),
+        ("rename = ['a']", ("rename",)),
+        ("date_order = 3", ("date_order", "3")),
+    ],
+)
+def test_options_of_the_import_that_are_no_options_are_refused(
+    written: str, named: tuple[str, ...], folder: Path
+) -> None:
+    with (folder / "town" / "city.toml").open("a") as file:
+        file.write(f"\n[import]\n{written}\n")
+    with raises(CityError, "city.toml [import]", *named):
+        read_city(folder / "town")
+
+
 def test_adding_the_same_again_changes_nothing(folder: Path) -> None:
     town = folder / "town"
     append_readings(counted(folder, 2), town)

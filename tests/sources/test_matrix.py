@@ -243,7 +243,7 @@ def test_a_wide_csv_with_other_nodes(tables: Tables, tmp_path: Path) -> None:
     (tmp_path / "m.csv").write_text("time,7,5,99\n2024-01-01T00:00Z,1,,3\n2024-01-01T00:05Z,4,5,6\n")
     city = imported(tables, tmp_path / "m.csv", step="5min")
     np.testing.assert_array_equal(city.stream.observed, [[True, False, False], [True, True, False]])
-    assert any(n.startswith("Sensors left out because they are not in the network: 1") for n in city.notices)
+    assert any(n.startswith("Sensors left out because they have no place in the network: 1") for n in city.notices)
     (tmp_path / "m.csv").write_text("time,7,98,99\n2024-01-01T00:00Z,1,,3\n")
     with raises(CityError, "2 of 3"):
         imported(tables, tmp_path / "m.csv", step="5min")

@@ -466,6 +466,10 @@ def test_a_net_that_is_refused(tmp_path: Path, what: str) -> None:
         import_sumo(path)
 
 
+def meandata(edges: str, root: str = "meandata") -> str:
+    return f'<{root}><interval begin="0" end="300">{edges}</interval></{root}>'
+
+
 REFUSED_COUNTS: dict[str, tuple[Callable[[Path], dict[str, Any]], tuple[str, ...]]] = {
     "no file": (lambda d: {"edgedata": [d / "none.xml"]}, ("none.xml", "no such file")),
     "a folder": (lambda d: {"edgedata": [d]}, ("Is a directory",)),
@@ -476,9 +480,29 @@ REFUSED_COUNTS: dict[str, tuple[Callable[[Path], dict[str, Any]], tuple[str, ...
     "on": (lambda d: {"on": "lanes"}, ('on "lanes"',)),
     "start": (lambda d: {"start": "noon", "edgedata": [d / "edge.xml"]}, ('start "noon"',)),
     "zone": (lambda d: {"timezone": "Mars"}, ('time zone "Mars"',)),
+    "only entered": (
+        lambda d: {"edgedata": [write(d, "x.xml", meandata('<edge id="AB" entered="3" speed="9"/>'))]},
+        ("x.xml", "left", "only entered, speed", "writeAttributes"),
+    ),
+    "no attribute": (
+        lambda d: {"edgedata": [write(d, "x.xml", meandata('<edge id="AB"/>'))]},
+        ("x.xml", "left", "nor any other", "writeAttributes"),
+    ),
     "lane data": (
-        lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(0, 300, all_roads(1))], attribute="entered2"))]},
-        ("x.xml", "left"),
+        lambda d: {"edgedata": [write(d, "x.xml", meandata('<edge id="AB"><lane id="AB_0" left="3"/></edge>'))]},
+        ("x.xml", "left", "lane data", "<edgeData>"),
+    ),
+    "emissions": (
+        lambda d: {"edgedata": [write(d, "x.xml", meandata('<edge id="AB" CO2_abs="3" traveltime="2"/>'))]},
+        ("x.xml", "left", "emissions", "CO2_abs", "without a type"),
+    ),
+    "counts for routeSampler": (
+        lambda d: {"edgedata": [write(d, "x.xml", meandata('<edge id="AB" count="3"/>'))]},
+        ("x.xml", "left", "routeSampler"),
+    ),
+    "data of routeSampler": (
+        lambda d: {"edgedata": [write(d, "x.xml", meandata('<edge id="AB" entered="3"/>', root="data"))]},
+        ("x.xml", "routeSampler", "frigate import tables"),
     ),
     "no intervals": (lambda d: {"edgedata": [write(d, "x.xml", "<meandata/>")]}, ("x.xml", "interval")),
     "backwards": (

@@ -164,26 +164,44 @@ def _edge_counts(
         interval = -1
         counted = len(counts.value)
         roads = total
+        seen: set[str] = set()  # attributes of roads, and the elements inside them
         for element in elements(path, roots=["meandata"]):
             if element.name == "interval":
                 interval = counts.interval_of(element, start_ms)
             elif element.name == "edge":
                 road = element.text("id")
                 total += 1
+                seen |= set(element.attributes)
                 if road in row_of and "left" in element.attributes:
                     counts.add(interval, row_of[road], element, "left")
                 elif road not in row_of and road not in sumo.not_for_cars and not road.startswith(":"):
                     unknown.add(road)
+            elif element.name == "lane":
+                seen.add("<lane>")
         if len(counts.value) == counted and total > roads:
             unknown.check(total, path)
-            what = 'no road of the network has the attribute "left", the number of vehicles that left it'
-            raise CityError(f"{path.name}: {what}. Write plain <edgeData> with SUMO, not lane data or emissions")
+            raise _no_counts(path, seen)
     unknown.check(total, files[0])
     unknown.report(notices)
     if on == "nodes":
         reached = np.bincount(sumo.roads.receivers, minlength=sumo.junctions.num_nodes) > 0
         notices.add("Junctions that no road leads to, taken as not observed", int((~reached).sum()))
     return _listed(counts, notices)
+
+
+def _no_counts(path: Path, seen: set[str]) -> CityError:
+    """What edge data without counts is, by the attributes of its roads, and what to write instead."""
+    what = f'{path.name}: no road of the network has the attribute "left", the number of vehicles that left it'
+    known = ", ".join(sorted(seen - {"id", "<lane>"}))
+    if "<lane>" in seen:
+        return CityError(f"{what}: this is lane data. Write <edgeData> with SUMO, not <laneData>")
+    if any(name.endswith(("_abs", "_normed", "_perVeh")) or name == "noise" for name in seen):
+        return CityError(f"{what}: these are emissions ({known}). Write <edgeData> with SUMO without a type")
+    if "count" in seen:
+        return CityError(f"{what}: these are counts for routeSampler ({known}). Import the table they were made from")
+    if not known:
+        return CityError(f"{what}, nor any other. Write <edgeData> with SUMO, and add left to its writeAttributes")
+    return CityError(f"{what}, only {known}. Add left to writeAttributes of <edgeData>, or leave writeAttributes out")
 
 
 def _listed(counts: Counts, notices: Notices) -> Counts:

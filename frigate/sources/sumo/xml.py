@@ -22,6 +22,7 @@ LARGEST = 1e12  # of any number
 KINDS = {
     "net": "a road network (.net.xml)",
     "meandata": "edge data (meandata output)",
+    "data": "counts for routeSampler; import the table that they were made from with `frigate import tables`",
     "detector": "detector output",
     "additional": "an additional file",
     "routes": "routes or trips",

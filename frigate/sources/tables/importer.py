@@ -25,6 +25,7 @@ from frigate.city.detectors import Detectors
 from frigate.city.folder import open_city
 from frigate.city.network import RoadNetwork
 from frigate.city.network_tables import NODE_COLUMNS
+from frigate.city.reading_options import ReadingOptions
 from frigate.city.stream import RoadNetworkStream, parse_quantity
 from frigate.errors import CityError
 from frigate.reading.column_names import check_rename
@@ -64,7 +65,7 @@ def import_tables(
     step: str | None = None,
     timezone: str | None = None,
     date_order: str | None = None,
-    encoding: str = "utf-8",
+    encoding: str | None = None,
     quantity: str | None = None,
     unit: str = "",
     on: str | None = None,
@@ -86,6 +87,8 @@ def import_tables(
         A table with the locations of the sensors.
     rename
         Columns of any of the tables -> ours. Units are converted: {"length_km": "length_m"}.
+        Where the readings of the network's city were imported, these columns, `snap_m`, `date_order`, `encoding` and
+        `bearing` are as they were then, unless given.
     snap_m
         Maximum distance of a sensor from its node or road; default: 50.
     step
@@ -96,7 +99,7 @@ def import_tables(
     date_order
         "dmy", "mdy" or "ymd", if the dates do not show it.
     encoding
-        Encoding of CSV files.
+        Encoding of CSV files that are not UTF-8.
     quantity, unit
         "count", or the name of a gauge such as "speed"; and its unit. Default: "count", unless the column of readings
         has the name of a gauge.
@@ -119,19 +122,23 @@ def import_tables(
     if quantity is not None:
         quantity = parse_quantity(quantity, where="quantity")
     log = ImportLog(None if report is None else Path(report))
-    options = _Options(dict(rename or {}), encoding, snap_m, step, timezone, date_order, quantity, unit, on, bearing)
+    if network is not None and not isinstance(network, City):
+        network = replace(open_city(network), notices=(), places={})
+    read_as = ReadingOptions(encoding, date_order, bearing, snap_m, dict(rename or {}))
+    if network is not None:
+        read_as = read_as.or_else(network.read_as)
+    options = _Options(read_as, step, timezone, quantity, unit, on)
     given = {"nodes": nodes, "edges": edges, "readings": readings, "sensors": sensors}
-    with _opened(given, options) as tables:
+    with _opened(given, options.read_as, dict(rename or {})) as tables:
         if network is None:
             own, roads = network_from_tables(
-                tables.get("nodes"), tables["edges"], options.rename, log, keep_parallel=on == "roads"
+                tables.get("nodes"), tables["edges"], read_as.rename, log, keep_parallel=on == "roads"
             )
             table = RoadTable(own, roads.edges, roads.ids)
             place = timezone_of(own, timezone, log.notices)
             city = City(name or Path(str(edges)).resolve().parent.name, _bare_stream(own, place))
         else:
-            city = network if isinstance(network, City) else replace(open_city(network), notices=(), places={})
-            city = replace(city, name=name or city.name)
+            city = replace(network, name=name or network.name)
             of_roads = len(city.network.lines) > 0
             table = RoadTable.of_line_graph(city.network) if of_roads else RoadTable(city.network, city.network.edges)
             timezone = network_timezone(timezone, city.stream.timezone, log.notices)
@@ -148,30 +155,28 @@ def import_tables(
 
 @dataclass(frozen=True)
 class _Options:
-    rename: Mapping[str, str]
-    encoding: str
-    snap_m: float | None
+    read_as: ReadingOptions
     step: str | None
     timezone: str | None
-    date_order: str | None
     quantity: str | None
     unit: str
     on: str | None
-    bearing: str | None
 
 
 @contextmanager
-def _opened(given: Mapping[str, str | Path | None], options: _Options) -> Iterator[dict[str, TableFile]]:
+def _opened(
+    given: Mapping[str, str | Path | None], read_as: ReadingOptions, rename: Mapping[str, str]
+) -> Iterator[dict[str, TableFile]]:
     """The given tables. UTF-8 copies, where needed, exist until the block ends."""
     if given["sensors"] is not None and given["readings"] is None:
         raise CityError("--sensors locates the sensors of --readings. Pass both")
     with scratch_folder() as scratch:
         tables = {
-            what: open_table(path, scratch=Path(scratch), encoding=options.encoding)
+            what: open_table(path, scratch=Path(scratch), encoding=read_as.encoding or "utf-8")
             for what, path in given.items()
             if path is not None
         }
-        check_rename(options.rename, [n for table in tables.values() for n in table.names], OURS)
+        check_rename(rename, [n for table in tables.values() for n in table.names], OURS)
         yield tables
 
 
@@ -192,17 +197,18 @@ def _with_notices(city: City, log: ImportLog) -> City:
 
 
 def _attached(city: City, tables: Mapping[str, TableFile], options: _Options, roads: RoadTable, log: ImportLog) -> City:
-    if options.snap_m is not None and not options.snap_m >= 0:
-        raise CityError(f"snap {options.snap_m:g}: give a distance in metres, 0 or more")
+    read_as = options.read_as
+    if read_as.snap_m is not None and not 0 <= read_as.snap_m < math.inf:
+        raise CityError(f"snap {read_as.snap_m:g}: give a distance in metres, 0 or more")
     step_s = None if options.step is None else parse_step(options.step, where="step")
     local = None if options.timezone is None else zone(options.timezone)
     clock = Clock(local, f"Pass --timezone, such as {city.stream.timezone} (where the map is) or UTC")
     where = tables["readings"].path.name
-    rename = options.rename
+    rename = read_as.rename
     notices = log.notices
     file = tables["readings"].choose((), READING_COLUMNS, rename=rename, notices=notices, note_unread=False)
     quantity = parse_quantity(options.quantity, where=where, column=file.source_of.get("value", ""))
-    found = read_sensor_readings(file, clock=clock, date_order=options.date_order, quantity=quantity, log=log)
+    found = read_sensor_readings(file, clock=clock, date_order=read_as.date_order, quantity=quantity, log=log)
     log.refuse_most(found.file, found.total)
     if "sensors" in tables:
         sensors = tables["sensors"].choose(("sensor_id",), PLACE_COLUMNS, rename=rename, notices=notices)
@@ -211,13 +217,13 @@ def _attached(city: City, tables: Mapping[str, TableFile], options: _Options, ro
         found = replace(found, sites={**found.sites, **_known_sites(city, found.names)})
     network = city.network
     sensors_at = [found.sites.get(key) for key in found.names]
-    if options.bearing is not None:
-        sensors_at = [site and replace(site, bearing=site.bearing or options.bearing) for site in sensors_at]
+    if read_as.bearing is not None:
+        sensors_at = [site and replace(site, bearing=site.bearing or read_as.bearing) for site in sensors_at]
     on_roads_now = len(network.lines) > 0
     if not on_roads_now:
         _check_intersections(sensors_at, found.names, roads, options.on, where, notices)
     attached = attach(
-        sensors_at, network, names=found.names, roads=roads if on_roads_now else None, snap_m=options.snap_m
+        sensors_at, network, names=found.names, roads=roads if on_roads_now else None, snap_m=read_as.snap_m
     )
     other = np.array([each != "" for each in attached.other_street], bool)
     what = "Detectors whose street is none of the near roads, attached to the nearest"
@@ -245,7 +251,9 @@ def _attached(city: City, tables: Mapping[str, TableFile], options: _Options, ro
         raise CityError(f"{where}: no node has a reading, because its detectors never report in the same snapshot")
     snapshots = snapshots.trimmed(notices)
     stream = snapshots.stream(network, quantity=quantity, unit=options.unit)
-    return _with_notices(replace(city, stream=stream, detectors=detectors), log)
+    own = {theirs: ours for theirs, ours in rename.items() if ours in READING_COLUMNS}
+    read_as = replace(read_as, rename=own)
+    return _with_notices(replace(city, stream=stream, detectors=detectors, read_as=read_as), log)
 
 
 def _check_intersections(
