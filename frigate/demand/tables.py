@@ -62,7 +62,7 @@ class DemandTables:
         shares = [demand.sensor_shares for demand in demands]
         settings = demands[0].settings
         return cls(
-            usual=stacked(*(_usual(d) for d in demands)),
+            usual=stacked(*(usual_flow(d) for d in demands)),
             week=stacked(*(d.week for d in demands)),
             is_sensor=stacked(*(d.sensors for d in demands)),
             spread=stacked(*(np.where(d.sensors, 0, d.node_spread) for d in demands)),
@@ -160,7 +160,7 @@ def _at(table: Tensor, which: Tensor, hours: Sequence[Tensor]) -> Tensor:
     return torch.lerp(table[row, first], table[row, second], share[..., None].to(table.dtype))
 
 
-def _usual(demand: Demand) -> NDArray[np.float32]:
+def usual_flow(demand: Demand) -> NDArray[np.float32]:
     """[K,N] usual flow; at a sensor, its own usual count."""
     least = np.outer(demand.other_factor, np.full(len(demand.sensors), demand.least_flow))
     usual: NDArray[np.float32] = np.where(demand.sensors, demand.usual_counts, np.maximum(demand.node_flow, least))

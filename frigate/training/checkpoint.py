@@ -2,6 +2,7 @@
 
     RUN/.frigate-training           lock file: the process that is training here
     RUN/metrics.jsonl               one line per epoch
+    RUN/intervals.json              how sure forecasts are, measured after the last epoch
     RUN/checkpoint-0012/            the last finished epoch, renamed into place atomically
         weights.safetensors         the best weights so far, used for forecasts
         state.safetensors           the current weights and the optimiser's moments, to resume from
@@ -14,6 +15,7 @@ The random state is not stored: each epoch uses a generator seeded with (seed, e
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import socket
@@ -32,8 +34,8 @@ from torch import Tensor
 from frigate.calendar import BINS, WEEK_PARTS
 from frigate.city.city import City
 from frigate.config import Settings, require
-from frigate.errors import CheckpointError, SettingsError
-from frigate.reading.files import sync
+from frigate.errors import CheckpointError, FrigateError, SettingsError
+from frigate.reading.files import sync, write_file
 from frigate.training.description import (
     DESCRIPTION,
     damage_named,
@@ -42,14 +44,17 @@ from frigate.training.description import (
     parse_run,
     parse_settings,
     read_description,
+    sealed,
     write_description,
 )
+from frigate.training.intervals import Intervals
 from frigate.training.run import Build, Model, Run, RunOnCity, TrainedOn, build_model
 
 PREFIX = "checkpoint-"
 MUST_MATCH_ON_RESUME = ("network", "changes", "start_s", "snapshots", "timezone", "excluded", "readings")  # TrainedOn
 WEIGHTS, STATE, USUAL_COUNTS = "weights.safetensors", "state.safetensors", "usual_counts.safetensors"
-TRAINING, METRICS = ".frigate-training", "metrics.jsonl"
+TRAINING, METRICS, INTERVALS = ".frigate-training", "metrics.jsonl", "intervals.json"
+INTERVALS_FORMAT = 1
 T = TypeVar("T")
 
 
@@ -92,6 +97,7 @@ def is_run(folder: Path) -> bool:
     known = {
         TRAINING,
         METRICS,
+        INTERVALS,
         "tensorboard",
         "forecast.parquet",
     }  # forecast.parquet: the default output of `frigate forecast`
@@ -124,6 +130,43 @@ def save_checkpoint(folder: Path, run: Run, *, weights: dict[str, Tensor], state
         raise CheckpointError(f"{folder}: the epoch cannot be written: {error}. Make room, then resume") from None
     for old in _checkpoints(folder)[:-1]:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def save_intervals(folder: Path, intervals: Intervals) -> None:
+    """Write the intervals of the run's last checkpoint."""
+    at = _last_checkpoint(folder)
+    weights = digest((at / WEIGHTS).read_bytes())
+    data = {"format": INTERVALS_FORMAT, "weights": weights, "intervals": intervals.to_json()}
+    try:
+        write_file(folder / INTERVALS, json.dumps(sealed(data), allow_nan=False))
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder / INTERVALS}: cannot be written: {error.strerror}. Make room, then resume"
+        ) from None
+
+
+def _load_intervals(folder: Path, run: Run, weights: str) -> Intervals | None:
+    """The intervals that were measured with these weights; None if there are none."""
+    path = folder / INTERVALS
+    if not path.exists():
+        return None
+    remedy = "Remove it, and measure intervals again with frigate train CITY -o RUN --resume"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        kept = data.pop("digest", None)
+        if sealed(data)["digest"] != kept:
+            raise CheckpointError(f"{path}: damaged, or changed since it was written. {remedy}")
+        if data["format"] != INTERVALS_FORMAT:
+            this = f"this version reads {INTERVALS_FORMAT}"
+            raise CheckpointError(f"{path}: format {data['format']!r}, {this}. {remedy}")
+        if data["weights"] != weights:
+            return None
+        seen = int(run.split.seen.sum())
+        return Intervals.from_json(data["intervals"], nodes=seen, quantity=run.trained_on.quantity)
+    except CheckpointError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, FrigateError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {str(error)[:200]}. {remedy}") from None
 
 
 def load_run(folder: str | Path, *, build: Build = build_model) -> Run:
@@ -230,7 +273,8 @@ def _load(at: Path, build: Build) -> tuple[Run, dict[str, Tensor], Path]:
             raise CheckpointError(f"{at / USUAL_COUNTS}: not of the nodes of this run. Train again")
         week = usual["week"].numpy() if "week" in usual else None
         run = replace(run, usual_counts=usual["mean"].numpy(), usual_medians=usual["median"].numpy(), usual_week=week)
-    return run, weights, at
+    intervals = _load_intervals(at.parent, run, data["files"][WEIGHTS])
+    return replace(run, intervals=intervals), weights, at
 
 
 def _require_tensors_of(model: Model, tensors: dict[str, Tensor], path: Path) -> None:

@@ -35,6 +35,7 @@ from frigate.nn.windows import Windows
 from frigate.notebook import card
 from frigate.roads.feature_cache import features_of
 from frigate.text import duration, unit_text
+from frigate.training.intervals import Intervals, parse_level
 
 Model = ForecastModel
 Build = Callable[[Settings, Scaling], Model]
@@ -143,6 +144,7 @@ class Run:
     usual_counts: NDArray[np.float32] | None = None  # [K,n]
     usual_medians: NDArray[np.float32] | None = None  # [K,n]
     usual_week: NDArray[np.float32] | None = None  # [W,n]; runs of 0.1.0 have none
+    intervals: Intervals | None = None  # None: not measured, or the weights have changed since
 
     def __repr__(self) -> str:
         where = f", in {self.folder}" if self.folder is not None else ""
@@ -168,6 +170,19 @@ class Run:
     def _progress_text(self) -> str:
         done = f"epoch {self.progress.epoch} of {self.settings.train.epochs}"
         return f"{done}, validation MAE {self.progress.best_mae:.4g}" if self.progress.best_epoch else done
+
+    def require_intervals(self, level: float) -> Intervals:
+        """The run's intervals; SettingsError if it has none, or none of this level in percent."""
+        parse_level(level)
+        if self.intervals is None:
+            where = "" if self.folder is None else f" -o {self.folder}"
+            raise SettingsError(
+                f"level = {level:g}: this run has no intervals: its training was stopped, its record has too few "
+                "sensors or windows to measure them on, or it was made by an earlier version. Measure them with "
+                f"frigate train CITY{where} --resume"
+            )
+        self.intervals.checked(level)
+        return self.intervals
 
     def on(self, city: City | str | Path | None = None) -> RunOnCity:
         """Apply the run to a city that contains the nodes of its split.

@@ -6,6 +6,7 @@ Under torchrun, all processes train one model together.
 from __future__ import annotations
 
 import json
+import math
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -24,7 +25,7 @@ from frigate.draws import Draw, seed_of
 from frigate.errors import SettingsError
 from frigate.nn.model import Frigate
 from frigate.nn.scaling import fit_scaling
-from frigate.progress import plain_progress, print_line
+from frigate.progress import Progress, plain_progress, print_line
 from frigate.roads.feature_cache import ensure_road_features
 from frigate.training.checkpoint import (
     METRICS,
@@ -32,10 +33,13 @@ from frigate.training.checkpoint import (
     is_finished,
     load_checkpoint,
     load_settings_of,
+    save_intervals,
     training_in,
 )
 from frigate.training.distributed import joined
 from frigate.training.hidden_sensors import training_windows
+from frigate.training.intervals import Intervals
+from frigate.training.out_of_fold import measured_intervals
 from frigate.training.run import Build, Run, RunOnCity, build_model, has_demand
 from frigate.training.trainer import OnStep, Trainer, report_steps
 
@@ -52,6 +56,7 @@ def train(
     resume: bool = False,
     device: str | torch.device | None = None,
     on_step: OnStep | None = None,
+    on_fold: Progress | None = None,
     progress: bool = False,
     build: Build = build_model,
     kernels: str = "auto",
@@ -81,6 +86,8 @@ def train(
         "cpu" or "cuda". Default: cuda if available.
     on_step : callable, optional
         Called with a `StepReport` after every step and every epoch.
+    on_fold : callable, optional
+        Called with the folds done and the total while intervals are measured, after training.
     progress : bool
         Print a line after every epoch, and the time left if epochs are slow. Ignored if `on_step` is given.
     build : callable
@@ -91,7 +98,7 @@ def train(
     Returns
     -------
     Run
-        With the best weights. It does not contain the city.
+        With the best weights, and intervals of its forecasts (`Run.intervals`). It does not contain the city.
     """
     where = None if folder is None else Path(folder)
 
@@ -122,7 +129,27 @@ def train(
             trainer.restore(*saved)
         if progress and on_step is None:
             on_step = report_steps(plain_progress("Training", print_line), print_line)
-        return trainer.fit(on_step)
+            on_fold = plain_progress("Measuring intervals", print_line)
+        trained = trainer.fit(on_step)
+        on_city = replace(run_on_city, run=trained)
+        measured = group.agree(lambda: _intervals(on_city, device, on_fold, kernels) if group.leads else None)
+        return replace(trained, intervals=group.gather(measured)[0])
+
+
+def _intervals(run: RunOnCity, device: torch.device, on_fold: Progress | None, kernels: str) -> Intervals | None:
+    """The intervals of a trained run, measured unless they are known; written to the run's folder.
+
+    None if training has not finished or has learned nothing that can be used, and after Ctrl-C.
+    """
+    if run.run.intervals is not None or not run.progress.finished or not math.isfinite(run.progress.best_mae):
+        return run.run.intervals
+    try:
+        intervals = measured_intervals(run, device, progress=on_fold, kernels=kernels)
+    except KeyboardInterrupt:
+        return None
+    if intervals is not None and run.run.folder is not None:
+        save_intervals(run.run.folder, intervals)
+    return intervals
 
 
 def _saved_run(
@@ -136,6 +163,8 @@ def _saved_run(
         longer = change(run_on_city.settings, {"train": {"epochs": settings.train.epochs}})
         progress = replace(run_on_city.progress, finished=False)
         run_on_city = replace(run_on_city, run=replace(run_on_city.run, settings=longer, progress=progress))
+    if not run_on_city.progress.finished:
+        run_on_city = replace(run_on_city, run=replace(run_on_city.run, intervals=None))
     _refuse_another(run_on_city, seen, mode, settings)
     if run_on_city.scaling.roads is not None:
         run_on_city = replace(run_on_city, city=ensure_road_features(run_on_city.city, run_on_city.usual_roads))
