@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from frigate.calendar import DAY_S
 from frigate.serve.engine import Engine
 from frigate.serve.issued import store_issued
 from frigate.serve.memory import give_back_memory
+from frigate.serve.retention import Retention
 from frigate.serve.scoring import Scorer
+from frigate.serve.steady_time import since_boot_s
 
 LOG = logging.getLogger("frigate.serve")
-FORGET_EVERY_S = 3600
 STANDBY_S = 2.0  # between attempts to take the clock: far less than a step
 
 
@@ -48,18 +48,27 @@ class Clock:
         How long to wait after a step boundary for late readings of the snapshot that it ends.
     keep_days
         How long to keep readings, forecasts and ended closures; None: forever.
+    steady
+        A clock that does not jump, from any origin.
     """
 
     def __init__(
-        self, engine: Engine, *, now: Callable[[], float], grace_s: float = 20.0, keep_days: float | None = 30.0
+        self,
+        engine: Engine,
+        *,
+        now: Callable[[], float],
+        grace_s: float = 20.0,
+        keep_days: float | None = 30.0,
+        steady: Callable[[], float] = since_boot_s,
     ) -> None:
         self.engine = engine
         self.now = now
         self.grace_s = grace_s
-        self.keep_days = keep_days
         self.state = ClockState()
         self._scorer = Scorer(engine)
-        self._forgot_s = now()
+        self._retention = (
+            None if keep_days is None else Retention(engine.store, now=now, keep_days=keep_days, steady=steady)
+        )
 
     def due_s(self) -> int:
         """The latest step boundary whose grace time is over."""
@@ -76,6 +85,13 @@ class Clock:
 
     def turn(self) -> bool:
         """Make the forecast that is due, if this process holds the clock. Returns whether one was stored."""
+        try:
+            return self._forecast()
+        finally:  # also where no forecast can be stored: the disk may be full
+            if self.state.holder and self._retention is not None:
+                self._retention.run_if_due()
+
+    def _forecast(self) -> bool:
         state = self.state
         store = self.engine.store
         state.holder = store.hold_clock()
@@ -100,9 +116,6 @@ class Clock:
         LOG.info("forecast", extra={"issued_s": due_s, "seconds": round(state.seconds, 3), "stored": made})
         self._scorer.score(due_s)
         give_back_memory()
-        if self.keep_days is not None and now_s - self._forgot_s >= FORGET_EVERY_S:
-            self._forgot_s = now_s
-            LOG.info("forgot", extra={"rows": store.forget(int(now_s - self.keep_days * DAY_S))})
         return made
 
     def _count_skipped(self, latest_s: int | None, due_s: int) -> None:

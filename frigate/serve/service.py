@@ -20,11 +20,12 @@ from frigate.serve.ingest import Ingest, Judge
 from frigate.serve.latest import Latest
 from frigate.serve.memory import give_back_memory
 from frigate.serve.replay_time import ReplayTime
+from frigate.serve.steady_time import SteadyTime, since_boot_s
 from frigate.serve.store import Store
 from frigate.training.run import Run
 
 LOG = logging.getLogger("frigate.serve")
-LONGEST_WAIT_S = 5.0  # the system clock may be changed meanwhile
+LONGEST_WAIT_S = 5.0  # the system's clock may jump meanwhile
 ANY_TIME_S = 1e10
 GIVE_BACK_S = 60.0  # between hints to the system that memory is free again
 REPLAY_WAIT_S = 0.25  # another process may have been told the time
@@ -40,7 +41,7 @@ class Service:
     store
         A store of this city, or a new one. The caller closes it.
     now
-        Returns the time in seconds since 1970 UTC.
+        Returns the time in seconds since 1970 UTC. Default: the system's, without its jumps.
     replay
         Use the time that `frigate replay` sets instead of `now`, without a grace time.
     grace_s, keep_days
@@ -57,7 +58,7 @@ class Service:
         city: City,
         store: Store,
         *,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] | None = None,
         replay: bool = False,
         grace_s: float = 20.0,
         keep_days: float | None = 30.0,
@@ -69,12 +70,14 @@ class Service:
         self.city = ServedCity.of(run, city, tiles)
         store.claim(f"{self.city.about}, replayed" if replay else self.city.about)
         self.replay = ReplayTime(store, self.city.steps.start_s) if replay else None
+        steady = since_boot_s
         if self.replay is not None:
-            now = self.replay
+            now = steady = self.replay
             grace_s = 0.0
+        now = SteadyTime() if now is None else now
         self.store, self.now, self.basemap = store, now, basemap
         self.engine = Engine(run, self.city, store, device=device)
-        self.clock = Clock(self.engine, now=now, grace_s=grace_s, keep_days=keep_days)
+        self.clock = Clock(self.engine, now=now, grace_s=grace_s, keep_days=keep_days, steady=steady)
         judge = Judge(self.city, now, keep_days=keep_days)
         if replay:  # a snapshot's readings arrive before the time is set to its end, and may be from any year
             judge = Judge(self.city, now, future_s=ANY_TIME_S)

@@ -340,15 +340,21 @@ def test_memory_that_was_freed_is_given_back_after_a_forecast(
     assert told == [1]
 
 
-def test_old_readings_are_forgotten_once_an_hour(town: Town, new_store: Callable[[], Store], time: FakeTime) -> None:
-    store = new_store()
-    clock = start_clock(town, store, time, keep_days=1 / 24)
-    store.add_readings(town.reading_rows(0, FIRST), 0)
-    for _ in range(5):
-        time.now_s += STEP_S
-        clock.turn()
+def test_old_readings_are_forgotten_by_who_holds_the_clock(
+    town: Town, reopen: Callable[[], Store], time: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if no forecast can be made: the disk may be full of them."""
+    store = reopen()
+    clocks = [start_clock(town, each, time, keep_days=1 / 24, steady=time) for each in (store, reopen())]
+    store.add_readings(town.reading_rows(FIRST - 5, FIRST + 1), 0)
+    assert clocks[0].turn()
+    time.now_s += STEP_S
+    assert not clocks[1].turn() and len(store.readings(0, 2**62)[0]) == 600
+    monkeypatch.setattr(clocks[0].engine, "forecast", None)
+    with pytest.raises(TypeError):
+        clocks[0].turn()
     times_us = store.readings(0, 2**62)[1]
-    assert (int(time()) - 3600) * 1_000_000 - 1 <= times_us.min(initial=2**62)
+    assert times_us.min() == (end_s(town, FIRST) - STEP_S - 3600) * 1_000_000
 
 
 def test_issued_values_are_nearly_the_forecast_ones() -> None:

@@ -165,9 +165,19 @@ def test_what_is_old_is_forgotten(store: Store, monkeypatch: pytest.MonkeyPatch)
     store.add_scores(10, "v", b"")
     store.add_closure("A", "B", begin_s=0, end_s=10, now_s=0)
     store.add_closure("A", "C", begin_s=0, end_s=None, now_s=0)
-    assert store.forget(60) == 63
+    assert store.newest_reading_s(49.5) == 49 and store.newest_reading_s(-1) is None
+    assert store.forget_readings(60) == 60 and store.forget_forecasts(60) == 2 and store.forget_closures(60) == 1
     assert min(time for _, time in stored(store)) == 60_000_000 and store.forecast("v") is None
-    assert [closure.target for closure in store.closures()] == ["C"] and store.forget(60) == 0
+    assert [closure.target for closure in store.closures()] == ["C"]
+    assert store.forget_readings(60) == store.forget_forecasts(60) == store.forget_closures(60) == 0
+
+
+def test_the_middle_of_a_store_is_that_of_its_rows(store: Store) -> None:
+    assert store.middle_reading_s() is store.middle_forecast_s() is None
+    for period in (1, 2, 3, 900, 901):
+        store.add_readings([Reading("A", period * PERIOD_US + k, 1.0) for k in range(10)], 0.0)
+        store.add_forecast(period, made_s=0.0, network="v", body=b"")
+    assert store.middle_reading_s() == 3 * PERIOD_US // 1_000_000 and store.middle_forecast_s() == 3
 
 
 def test_an_older_store_is_brought_up_to_date_and_a_newer_one_refused(store_url: str) -> None:

@@ -373,8 +373,28 @@ class Store(ABC):
                 "INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", name, value
             )
 
-    def forget(self, before_s: int) -> int:
-        """Delete older readings, forecasts, scores and ended closures. Returns the number of rows."""
+    # What is old
+
+    def newest_reading_s(self, until_s: float) -> float | None:
+        """The time of the newest reading that is not after `until_s`."""
+        with self.transaction() as sql:
+            ((newest_us,),) = sql.rows("SELECT MAX(time_us) FROM readings WHERE time_us <= ?", int(until_s * 1_000_000))
+        return None if newest_us is None else newest_us / 1e6
+
+    def middle_reading_s(self) -> int | None:
+        """A time before which are half of the periods that have readings."""
+        with self.transaction() as sql:
+            found = sql.rows(f"SELECT period FROM reading_changes ORDER BY period {_MIDDLE.format('reading_changes')}")
+        return found[0][0] * PERIOD_US // 1_000_000 if found else None
+
+    def middle_forecast_s(self) -> int | None:
+        """A time before which half of the forecasts were issued."""
+        with self.transaction() as sql:
+            found = sql.rows(f"SELECT issued_s FROM forecasts ORDER BY issued_s {_MIDDLE.format('forecasts')}")
+        return found[0][0] if found else None
+
+    def forget_readings(self, before_s: int) -> int:
+        """Delete older readings. Returns the number of rows."""
         gone = 0
         readings = "DELETE FROM readings WHERE time_us < ? AND time_us <= (SELECT MAX(time_us) FROM (SELECT time_us "
         readings += f"FROM readings WHERE time_us < ? ORDER BY time_us LIMIT {FORGET_ROWS}) AS oldest)"
@@ -386,10 +406,21 @@ class Store(ABC):
                 break
         with self.transaction(write=True) as sql:
             sql.run("DELETE FROM reading_changes WHERE period < ?", before_s * 1_000_000 // PERIOD_US)
-            gone += sql.run("DELETE FROM forecasts WHERE issued_s < ?", before_s)
-            gone += sql.run("DELETE FROM scores WHERE time_s < ?", before_s)
-            gone += sql.run("DELETE FROM closures WHERE end_s IS NOT NULL AND end_s < ?", before_s)
         return gone
+
+    def forget_forecasts(self, before_s: int) -> int:
+        """Delete older forecasts and scores. Returns the number of rows."""
+        with self.transaction(write=True) as sql:
+            gone = sql.run("DELETE FROM forecasts WHERE issued_s < ?", before_s)
+            return gone + sql.run("DELETE FROM scores WHERE time_s < ?", before_s)
+
+    def forget_closures(self, before_s: int) -> int:
+        """Delete closures that ended earlier. Returns the number of rows."""
+        with self.transaction(write=True) as sql:
+            return sql.run("DELETE FROM closures WHERE end_s IS NOT NULL AND end_s < ?", before_s)
+
+
+_MIDDLE = "LIMIT 1 OFFSET (SELECT COUNT(*) / 2 FROM {})"
 
 
 def _closures(sql: Sql, where: str, *values: object) -> list[Closure]:
