@@ -49,7 +49,13 @@ def run(args: Namespace) -> None:
                 basemap_attribution=args.basemap_attribution,
             )
         notice(*city.notices)
-        limits = Limits(body_mb=args.max_mb, rows=args.max_rows, rate=args.rate, streams=args.streams)
+        limits = Limits(
+            body_mb=args.max_mb,
+            rows=args.max_rows,
+            rate=args.rate,
+            streams=args.streams,
+            streams_each=args.streams_per_token or max(1, args.streams // 4),
+        )
         server = Server(service, host=args.host, port=args.port, path=args.socket, limits=limits, broker=broker)
         log_to()
         for line in welcome(service, server):
@@ -131,6 +137,11 @@ SERVE = Command(
         Argument("--max-rows ROWS", "maximum readings per batch", _positive_int, default=50_000),
         Argument("--rate REQUESTS", "maximum requests per second and token", _positive, default=200.0),
         Argument("--streams N", "maximum open event streams", _positive_int, default=200),
+        Argument(
+            "--streams-per-token N",
+            "maximum open event streams of one token (default: a quarter of all)",
+            _positive_int,
+        ),
         Argument("--basemap URL", "URL of map tiles, such as https://tiles.example/{z}/{x}/{y}.png", default=""),
         Argument("--basemap-attribution TEXT", "attribution of the map tiles", default=""),
         DEVICE,

@@ -26,6 +26,7 @@ ROLES = {
     "admin": frozenset({"read", "write", "operate", "admin"}),
 }
 CACHED_S = 2.0  # a revoked token may still work for this long
+UNKNOWN_S = 0.1  # a new one may not yet work for this long
 FIRST_NAME = "first start"
 
 
@@ -41,6 +42,11 @@ class Caller:
     @property
     def rights(self) -> frozenset[str]:
         return ROLES.get(self.role, frozenset())
+
+    @property
+    def key(self) -> str:
+        """Names them among all callers, for limits."""
+        return self.id or self.by
 
 
 OWNER = Caller("", "owner of the process", "admin", by="socket")  # over the Unix socket, which no other user is
@@ -81,6 +87,13 @@ def link(url: str, token: str) -> str:
     return f"{url}#token={token}"
 
 
+def _parts(text: str) -> tuple[str, str, str]:
+    """The prefix, the id and the secret of a token."""
+    prefix, _, rest = text.partition("_")
+    token_id, _, secret = rest.partition("_")
+    return prefix, token_id, secret
+
+
 class TokenCheck:
     """Checks tokens against those of the store, which it caches for a moment."""
 
@@ -92,24 +105,30 @@ class TokenCheck:
         # Browsers send a host's cookies to all its ports, so each service needs a name of its own.
         self.cookie = f"frigate-{store.identity()}"
 
-    @property
-    def known(self) -> bool:
-        """Whether the cached tokens are recent enough."""
-        return time.monotonic() - self._read_at < CACHED_S
+    def is_recent(self, text: str) -> bool:
+        """Whether the cache is recent enough to judge this token."""
+        most_s = CACHED_S if _parts(text)[1] in self._tokens else UNKNOWN_S
+        return time.monotonic() - self._read_at < most_s
 
-    def refresh(self) -> None:
-        """Read the tokens again if the cache is too old. Blocks."""
+    def refresh(self, text: str = "") -> None:
+        """Read the tokens again if the cache is too old to judge this one. Blocks."""
         with self._lock:
-            if not self.known:
+            if not self.is_recent(text):
                 self._tokens = {token.id: token for token in self._store.tokens()}
                 self._read_at = time.monotonic()
 
     def caller(self, text: str) -> Caller | None:
-        """The caller that a token identifies, or None."""
-        prefix, _, rest = text.partition("_")
-        token_id, _, secret = rest.partition("_")
+        """The caller that a token identifies, or None. Ask `is_recent` before."""
+        prefix, token_id, secret = _parts(text)
         token = self._tokens.get(token_id)
         same = hmac.compare_digest(_hash(secret), token.hash if token else bytes(32))
         if prefix != "frg" or token is None or token.revoked_s is not None or not same:
             return None
         return Caller(token.id, token.name, token.role)
+
+    def admits(self, caller: Caller) -> bool:
+        """Whether a caller who was admitted once still is."""
+        if not caller.id:
+            return True
+        token = self._tokens.get(caller.id)
+        return token is not None and token.revoked_s is None

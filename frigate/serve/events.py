@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
@@ -16,6 +17,7 @@ from fastapi.sse import ServerSentEvent
 
 from frigate.calendar import utc_iso
 from frigate.errors import FrigateError
+from frigate.serve.auth import Caller, TokenCheck
 from frigate.serve.limits import run_quickly
 from frigate.serve.store import Store
 
@@ -34,16 +36,18 @@ class Events:
     ----------
     store
         The store to watch.
+    gate
+        Knows whose token is still valid.
     prepare
         Called before a new forecast is announced, because every listener will then request it.
     """
 
-    def __init__(self, store: Store, prepare: Callable[[], object]) -> None:
-        self._store, self._prepare = store, prepare
+    def __init__(self, store: Store, gate: TokenCheck, prepare: Callable[[], object]) -> None:
+        self._store, self._gate, self._prepare = store, gate, prepare
         self._state: State | None = None  # not read yet
-        self._changed = asyncio.Condition()
+        self._polled = asyncio.Condition()
         self._ended = False
-        self.listeners = 0
+        self._listeners = Counter[str]()  # by caller
 
     async def watch(self) -> None:
         """Poll the store until cancelled."""
@@ -52,40 +56,55 @@ class Events:
                 state = await run_quickly(self._store.state)
                 if state[0] != (self._state or NOTHING)[0]:
                     await run_quickly(self._prepare)
-                if state != self._state:
-                    async with self._changed:
-                        self._state = state
-                        self._changed.notify_all()
+                self._state = state
+                await run_quickly(self._gate.refresh)
             except FrigateError:
                 LOG.debug("the store cannot be watched")  # whatever writes to the store logs the reason
+            async with self._polled:
+                self._polled.notify_all()
             await asyncio.sleep(WATCH_S)
 
     async def end(self) -> None:
         """End all streams, for shutdown."""
-        async with self._changed:
+        async with self._polled:
             self._ended = True
-            self._changed.notify_all()
+            self._polled.notify_all()
+
+    @property
+    def listeners(self) -> int:
+        """How many streams are open."""
+        return self._listeners.total()
+
+    def listeners_of(self, caller: Caller) -> int:
+        """How many streams of this caller are open."""
+        return self._listeners[caller.key]
 
     @contextmanager
-    def listener(self) -> Iterator[None]:
+    def listener(self, caller: Caller) -> Iterator[None]:
         """Counts a listener while its stream is open."""
-        self.listeners += 1
+        self._listeners[caller.key] += 1
         try:
             yield
         finally:
-            self.listeners -= 1
+            self._listeners[caller.key] -= 1
+            if not self._listeners[caller.key]:
+                del self._listeners[caller.key]
 
-    async def stream(self, last_event_id: str = "") -> AsyncIterator[ServerSentEvent]:
+    async def stream(self, caller: Caller, last_event_id: str = "") -> AsyncIterator[ServerSentEvent]:
         """One listener's stream: what changes from now on, or from the event with this id.
+
+        It ends with the service, and when the caller's token is no longer valid.
 
         Parameters
         ----------
+        caller
+            Who listens.
         last_event_id
             Of the last event that the listener received, if it comes back.
         """
         known = _state_of(last_event_id) or self._state or NOTHING
         yield ServerSentEvent(retry=RETRY_MS)
-        while (state := await self._other(known)) is not None:
+        while (state := await self._other(known, caller)) is not None:
             if state[0] is not None and state[0] != known[0]:
                 # Whoever has received only this event does not know of the closures yet.
                 yield ServerSentEvent(
@@ -95,11 +114,15 @@ class Events:
                 yield ServerSentEvent(event="closures", data={"changes": state[1]}, id=_id_of(state))
             known = state
 
-    async def _other(self, known: State) -> State | None:
+    async def _other(self, known: State, caller: Caller) -> State | None:
         """Wait for a state other than the known one; None at the end."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._ended or self._state not in (None, known))
-        return None if self._ended else self._state
+
+        def ended() -> bool:
+            return self._ended or not self._gate.admits(caller)
+
+        async with self._polled:
+            await self._polled.wait_for(lambda: ended() or self._state not in (None, known))
+        return None if ended() else self._state
 
 
 def _id_of(state: State) -> str:

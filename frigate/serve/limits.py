@@ -30,6 +30,7 @@ class Limits:
     rows: int = 50_000  # per batch of readings
     rate: float = 200.0  # requests per second, by token (or by address if there is none)
     streams: int = 200  # open event streams, all clients together
+    streams_each: int = 50  # of one token
     body_s: float = 30.0  # time to send a body
     what_ifs: int = 4  # waiting or running, all clients together
 

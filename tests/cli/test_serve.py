@@ -32,11 +32,10 @@ def taken() -> Iterator[int]:
 def test_mistakes_are_said_in_a_line(town: Town, tmp_path: Path, taken: int) -> None:
     run = town.folder / "run"
     assert_refused(frigate("serve", tmp_path / "nowhere"), "nowhere", "frigate train")
-    assert_refused(frigate("serve", run, "--host", "0.0.0.0"), "0.0.0.0", "frigate token create")
     assert_refused(frigate("serve", run, "--port", taken), str(taken), "Address already in use")
     assert_refused(frigate("serve", run, "--store", "mysql://x"), "mysql", "postgresql://")
-    assert_refused(frigate("serve", run, "--store", "postgresql://nobody@127.0.0.1:1/x"), "port 1", "mend the URL")
-    assert_refused(frigate("serve", run, "--store", tmp_path / "no" / "x.db"), "x.db", "can be written")
+    assert_refused(frigate("serve", run, "--store", "postgresql://nobody@127.0.0.1:1/x"), "port 1", "fix the URL")
+    assert_refused(frigate("serve", run, "--store", tmp_path / "no" / "x.db"), "x.db", "writable")
 
 
 @pytest.mark.parametrize(
@@ -62,6 +61,7 @@ def test_a_service_ends_in_good_order(town: Town, tmp_path: Path) -> None:
         assert process.stderr is not None
         said = process.stderr.readline()
         assert said.startswith("Brackwater: http://127.0.0.1:") and "Ctrl-C" in said
+        assert "#token=frg_" in process.stderr.readline()
         assert '"event": "forecast"' in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

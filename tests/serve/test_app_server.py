@@ -37,7 +37,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def one(town: Town, tmp_path: Path) -> Iterator[Running]:
     store = open_store(str(tmp_path / "store.db"))
-    with running(town, store, limits=Limits(streams=2)) as started:
+    with running(town, store, limits=Limits(streams=2, streams_each=2)) as started:
         yield started
     store.close()
 
@@ -110,6 +110,37 @@ def test_a_listener_that_goes_away_is_forgotten(one: Running) -> None:
         raw.sendall(f"GET /v1/events HTTP/1.1\r\nHost: localhost\r\n{one.authorization}\r\n".encode())
         wait_for(lambda: events.listeners == 1)
     wait_for(lambda: events.listeners == 0)
+
+
+def test_the_stream_of_a_revoked_token_ends_and_no_other(one: Running) -> None:
+    token = make_token(one.service.store, "Ana", "read", 0)
+    headers = {"Authorization": f"Bearer {token}"}
+    ask = one.client.stream
+    with ask("GET", "/v1/events", headers=headers) as revoked, ask("GET", "/v1/events") as other:
+        listeners = [Listener(revoked), Listener(other)]
+        one.service.store.revoke_token(token.split("_")[1], 1)
+        assert set(listeners[0].lines) <= {"", ": ping"}  # ended, not cut
+        assert one.client.get("/v1/events", headers=headers).status_code == 401
+        source, target = next(iter(one.service.city.road_of))
+        one.client.post("/v1/closures", json={"source": source, "target": target})
+        assert listeners[1].event("closures") == {"changes": 1}
+
+
+def test_one_token_has_a_share_of_the_streams(town: Town, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store.db"))
+    with running(town, store, limits=Limits(streams=3, streams_each=1)) as one:
+        token = make_token(store, "Ana", "read", 0)
+        other = {"Authorization": f"Bearer {token}"}
+        with one.client.stream("GET", "/v1/events") as first:
+            Listener(first)
+            refused = one.client.get("/v1/events")
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "10")
+            with one.client.stream("GET", "/v1/events", headers=other) as second:
+                Listener(second)
+        wait_for(lambda: not one.server.frigate.state.frigate.events.listeners)
+        with one.client.stream("GET", "/v1/events") as again:
+            Listener(again)
+    store.close()
 
 
 def test_answers_are_sent_at_once(one: Running) -> None:

@@ -57,7 +57,6 @@ def test_nothing_is_open_where_there_is_no_token(town: Town, tmp_path: Path) -> 
     with closing(open_store(str(tmp_path / "store.db"))) as store, serve_town(town, store) as served:
         with store.transaction(write=True) as sql:
             sql.run("DELETE FROM tokens")
-        served.service.gate._read_at = float("-inf")
         for host in ("127.0.0.1:8350", "localhost", "[::1]:8350", "rebound.example"):
             assert served.stranger.get("/v1/closures", headers={"Host": host}).status_code == 401
             assert served.stranger.post("/v1/closures", json=CLOSURE, headers={"Host": host}).status_code == 401
@@ -65,7 +64,6 @@ def test_nothing_is_open_where_there_is_no_token(town: Town, tmp_path: Path) -> 
 
 def test_a_token_is_exchanged_for_a_cookie_that_no_script_and_no_other_page_can_use(served: Served) -> None:
     token = make_token(served.service.store, "Ana", "operate", 0)
-    served.service.gate._read_at = float("-inf")
     browser = served.stranger
     signed_in = browser.post("/v1/session", json={"token": token})
     assert signed_in.json() == {"name": "Ana", "role": "operate", "rights": ["operate", "read"], "by": "cookie"}
@@ -85,7 +83,6 @@ def test_a_token_is_exchanged_for_a_cookie_that_no_script_and_no_other_page_can_
 
 def test_over_https_the_cookie_stays_there(served: Served) -> None:
     token = make_token(served.service.store, "Ana", "read", 0)
-    served.service.gate._read_at = float("-inf")
     headers = {"Origin": "https://traffic.example", "Host": "traffic.example"}
     assert "Secure" in served.stranger.post("/v1/session", json={"token": token}, headers=headers).headers["set-cookie"]
 

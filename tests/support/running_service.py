@@ -34,6 +34,7 @@ class Running:
         path: Path | None = None,
     ) -> None:
         store.add_readings(town.reading_rows(FIRST, FIRST + 1), 0)
+        self.token = make_token(store, "a test", "admin", 0)
         self.time = time or FakeTime(float(town.city.stream.times_s[FIRST]) + STEP_S + 20)
         self.service = Service(town.run, town.city, store, now=self.time, device="cpu")
         self.server = Server(self.service, path=path, limits=limits)
@@ -41,7 +42,6 @@ class Running:
         self._thread.start()
         wait_for(lambda: self.server.started)
         self.port = 0 if path else int(self.server.url.strip("/").rpartition(":")[2])
-        self.token = make_token(store, "a test", "admin", 0)
         self.authorization = f"Authorization: Bearer {self.token}\r\n"
         headers = {"Authorization": f"Bearer {self.token}"}
         transport = httpx2.HTTPTransport(uds=str(path)) if path else None

@@ -105,20 +105,26 @@ class GuardedRoute(APIRoute):
 
 async def caller_of(request: Request, state: State) -> Caller | None:
     """Who sent a request, or None."""
-    gate = state.service.gate
-    if not gate.known:
-        await run_quickly(gate.refresh)
+    cookie = state.service.gate.cookie
     kind, _, word = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
-        return gate.caller(word.strip())
+        return await caller_with(word.strip(), state)
     # A cookie comes along by itself, also when the page of another port of this host has the request sent.
-    if gate.cookie in request.cookies and not is_foreign(request.headers):
-        found = gate.caller(request.cookies[gate.cookie])
+    if cookie in request.cookies and not is_foreign(request.headers):
+        found = await caller_with(request.cookies[cookie], state)
         return None if found is None else replace(found, by="cookie")
     # The same user, but neither a browser nor a proxy, which would speak for somebody else; nginx speaks HTTP/1.0.
     same_user = request.scope["state"].get("peer_uid") == os.getuid()
     direct = request.scope["http_version"] != "1.0" and not any(name in request.headers for name in ON_BEHALF)
     return OWNER if same_user and direct else None
+
+
+async def caller_with(token: str, state: State) -> Caller | None:
+    """The caller that a token identifies, or None."""
+    gate = state.service.gate
+    if not gate.is_recent(token):
+        await run_quickly(lambda: gate.refresh(token))
+    return gate.caller(token)
 
 
 def is_foreign(headers: Mapping[str, str]) -> bool:

@@ -71,7 +71,7 @@ class State:
 
     def __init__(self, service: Service, limits: Limits, mqtt: Subscriber | None = None) -> None:
         self.service, self.limits, self.mqtt = service, limits, mqtt
-        self.events = Events(service.store, service.latest.get)
+        self.events = Events(service.store, service.gate, service.latest.get)
         self.metrics = Metrics(service, self.events, mqtt)
         self.rate = Rate(limits.rate)
         self.kept = Kept()

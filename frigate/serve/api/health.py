@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, HTTPException, Query, Response
+from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 
@@ -94,11 +94,15 @@ def sensors(state: StateOf) -> Sensors:
     return state.kept.get("sensors", now_s // SENSORS_CACHED_S, health)
 
 
-async def _free_stream(state: StateOf) -> AsyncIterator[None]:
+async def _free_stream(request: Request, state: StateOf) -> AsyncIterator[None]:
     """Take one of the event streams, for as long as it is sent."""
-    if state.events.listeners >= state.limits.streams:
-        raise HTTPException(503, f"all {state.limits.streams} event streams are in use", {"Retry-After": "10"})
-    with state.events.listener():
+    events, limits, caller = state.events, state.limits, request.state.caller
+    retry = {"Retry-After": "10"}
+    if events.listeners >= limits.streams:
+        raise HTTPException(503, f"all {limits.streams} event streams are in use", retry)
+    if events.listeners_of(caller) >= limits.streams_each:
+        raise HTTPException(429, f"this token has {limits.streams_each} event streams open, its share", retry)
+    with events.listener(caller):
         yield
 
 
@@ -118,14 +122,16 @@ async def _free_stream(state: StateOf) -> AsyncIterator[None]:
     },
 )
 async def events(
-    state: StateOf, last_event_id: Annotated[str, Header(max_length=100, examples=["1709539200.4"])] = ""
+    request: Request,
+    state: StateOf,
+    last_event_id: Annotated[str, Header(max_length=100, examples=["1709539200.4"])] = "",
 ) -> AsyncIterator[ServerSentEvent]:
     """Server-sent events: `forecast` when a new one is issued, `closures` when a road is closed or reopened.
 
     A client that connects again with the id of the last event it received, as browsers do by themselves, is told what
     it missed. A comment every 15 seconds keeps the connection alive.
     """
-    async for event in state.events.stream(last_event_id):
+    async for event in state.events.stream(request.state.caller, last_event_id):
         yield event
 
 

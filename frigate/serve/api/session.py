@@ -8,7 +8,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from frigate.calendar import DAY_S
-from frigate.serve.api.admission import ANY, GuardedRoute, allow
+from frigate.serve.api.admission import ANY, GuardedRoute, allow, caller_with
 from frigate.serve.api.common import StateOf
 from frigate.serve.auth import Caller
 from frigate.serve.problems import problems
@@ -40,12 +40,11 @@ async def session(request: Request) -> Session:
 @router.post("/session", dependencies=[allow(None)], responses=problems(408, 413, 415))
 async def sign_in(request: Request, response: Response, state: StateOf, body: Credential) -> Session:
     """Get a cookie for a token, so that the page need not keep it where scripts can read it."""
-    gate = state.service.gate
-    found = gate.caller(body.token)
+    found = await caller_with(body.token, state)
     if found is None:
         raise HTTPException(401, "this token is not valid. Ask for another", {"WWW-Authenticate": "Bearer"})
     response.set_cookie(
-        gate.cookie,
+        state.service.gate.cookie,
         body.token,
         max_age=COOKIE_DAYS * DAY_S,
         path=None,  # the address of the API, wherever a proxy has put it
