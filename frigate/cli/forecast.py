@@ -31,6 +31,7 @@ def run(args: Namespace) -> None:
             "device": args.device,
             "memory_gb": args.memory_gb,
             "kernels": args.kernels,
+            "level": args.level,
         }
         result = forecast(run, **options, close=args.close, add=args.add)
         before = None
@@ -85,6 +86,7 @@ FORECAST = Command(
         Argument("--add A,B[,METRES]", "add a road from A to B; may be repeated", repeated=True),
         Argument("--past N", "past snapshots to use (default: as in training)", int),
         Argument("--horizon N", "steps to forecast (default: as in training)", int),
+        Argument("--level PERCENT", "also write intervals that hold at this percentage of places, such as 90", float),
         Argument("--all-sensors", "also use the readings of held-out test nodes"),
         OTHER_CITY,
         EXCLUDE,

@@ -29,6 +29,7 @@ def forecast(
     add: Sequence[str | Road] = (),
     past: int | None = None,
     horizon: int | None = None,
+    level: float | None = None,
     sensors: Literal["seen", "all"] = "seen",
     device: str | None = None,
     memory_gb: float | None = None,
@@ -54,6 +55,9 @@ def forecast(
         relative to `network` or to the roads as recorded.
     past, horizon : int, optional
         Number of snapshots to read and steps to forecast. Default: as in training.
+    level : float, optional
+        Also give intervals (`Forecast.lower`, `Forecast.upper`) that hold the true value at this percentage of places
+        and hours, such as 90. They were measured when training ended. Default: none.
     sensors : "seen" or "all"
         "all" also reads the nodes held out for testing (unseen in the run's split).
     device : str, optional
@@ -72,7 +76,7 @@ def forecast(
     forecaster, changes = ask(
         run, network, stream, sensors=sensors, device=device, memory_gb=memory_gb, kernels=kernels
     )
-    return forecaster.forecast(at, close=close, add=add, past=past, horizon=horizon, **changes)
+    return forecaster.forecast(at, close=close, add=add, past=past, horizon=horizon, level=level, **changes)
 
 
 def ask(

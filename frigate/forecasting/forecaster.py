@@ -35,6 +35,8 @@ from frigate.nn.device import best_device, memory_limit
 from frigate.nn.network_views import NetworkViews, named
 from frigate.nn.predictor import Predictor
 from frigate.nn.windows import Edit, Windows
+from frigate.roads.nearest_sensors import hops_to
+from frigate.training.intervals import Intervals, Surroundings
 from frigate.training.run import Run
 
 BYTES_PER_VALUE = 60  # memory per forecast value, including its demand and the result; measured
@@ -51,6 +53,7 @@ class Request:
 
     batch: Batch
     late: int  # steps between the last snapshot and the forecast
+    stop: int  # the snapshot after the last one that is read
     networks: tuple[RoadNetwork, ...]  # [H] at each step of the forecast
     forecast: Forecast  # all values NaN
 
@@ -109,6 +112,7 @@ class Forecaster:
             self._from[sensors & ~self._seen] = -1
             self._seen = sensors & self._seen
         self._windows: tuple[int, Windows] | None = None  # and the snapshot before which sensors were known
+        self._around: tuple[Windows, Surroundings] | None = None
 
     @cached_property
     def usual_roads(self) -> RoadNetwork:
@@ -214,11 +218,14 @@ class Forecaster:
         add: Sequence[str | Road] = (),
         past: int | None = None,
         horizon: int | None = None,
+        level: float | None = None,
     ) -> Forecast:
         """Forecast every node for the `horizon` steps after `at`; parameters as in `frigate.forecast`.
 
         `network` must have the nodes of the city.
         """
+        if level is not None:
+            self.run.require_intervals(level)
         request = self.request(at, network=network, close=close, add=add, past=past, horizon=horizon)
         made = request.batch.join(self.predictor(request.batch, must_fit=True))[0, request.late :]
         present = np.array([network.present for network in request.networks])
@@ -227,7 +234,66 @@ class Forecaster:
         if self._memory_gb is not None and self.run.model.reach is None:
             label = self.run.settings.model.label
             notices += (f"how far {label} looks is not known: the whole network was forecast at once.",)
-        return replace(request.forecast, values=values, notices=notices)
+        made_here = replace(request.forecast, values=values, notices=notices)
+        if level is None:
+            return made_here
+        return self.with_intervals(made_here, request.networks, level, stop=request.stop, first_step=1 + request.late)
+
+    def with_intervals(
+        self,
+        forecast: Forecast,
+        networks: Sequence[RoadNetwork],
+        level: float,
+        *,
+        stop: int | None = None,
+        first_step: int = 1,
+    ) -> Forecast:
+        """A forecast of this city with its intervals at a level in percent.
+
+        Parameters
+        ----------
+        forecast
+            With its values.
+        networks
+            [H] at each step.
+        level
+            Of the intervals, such as 90.
+        stop
+            The snapshot before which sensors were known. Default: the end of the record.
+        first_step
+            How many steps ahead of the last snapshot the first one is.
+        """
+        intervals = self.run.require_intervals(level)
+        around = self._surroundings(intervals, stop)
+        views = self.windows(stop).views
+        ones = np.ones(self.stream.num_nodes)
+        found = [views.view(network).rerouted for network in networks]
+        rerouted = np.stack([ones if each is None else each.node_change for each in found]).astype(np.float64)
+        times_s = forecast.times_s
+        clock = wall_clock(times_s + utc_offsets_s(times_s, forecast.timezone))
+        values = np.asarray(forecast.values, np.float64)
+        cells = around.cells(values, clock, rerouted, first_step=first_step)
+        lower, upper, told = intervals.band(cells, around.sensor, level)
+        notices = (*forecast.notices, *told)
+        return replace(forecast, lower=lower, upper=upper, level=float(level), notices=notices)
+
+    def _surroundings(self, intervals: Intervals, stop: int | None) -> Surroundings:
+        windows = self.windows(stop)
+        if self._around is None or self._around[0] is not windows:
+            sensors = self.inputs(stop)
+            row = self.stream.network.same_nodes(self.run.nodes)
+            own = np.zeros(self.run.nodes.num_nodes)
+            own[self.run.split.seen] = intervals.own
+            demands = windows.views.demands
+            around = Surroundings.of(
+                sensors,
+                hops_to(self.usual_roads, sensors),
+                demands[0] if demands else None,
+                step_s=self.stream.step_s,
+                own=np.where(row >= 0, own[row], 0),
+            )
+            self._around = windows, around
+        return self._around[1]
 
     def request(
         self,
@@ -277,7 +343,7 @@ class Forecaster:
             notices=dict.fromkeys(notices),
             city=self.city,
         )
-        return Request(batch, late, tuple(networks), made)
+        return Request(batch, late, stop, tuple(networks), made)
 
     def _edit(
         self,

@@ -278,12 +278,23 @@ class Live:
             since_s = self._steps(self._window[-1].time_s).time_s(1) if self._window else ALWAYS_S
         self._roads = self._roads.changed(since_s, self._checked(network))
 
-    def forecast(self) -> Forecast:
-        """Forecast the `horizon` steps after the last snapshot, on the roads as they are and as they are planned."""
-        return self._forecast(self.networks_ahead())
+    def forecast(self, *, level: float | None = None) -> Forecast:
+        """Forecast the `horizon` steps after the last snapshot, on the roads as they are and as they are planned.
+
+        Parameters
+        ----------
+        level : float, optional
+            Also give intervals at this level, in percent. Default: none.
+        """
+        return self._forecast(self.networks_ahead(), level)
 
     def what_if(
-        self, network: RoadNetwork | None = None, *, close: Sequence[str | Road] = (), add: Sequence[str | Road] = ()
+        self,
+        network: RoadNetwork | None = None,
+        *,
+        close: Sequence[str | Road] = (),
+        add: Sequence[str | Road] = (),
+        level: float | None = None,
     ) -> Forecast:
         """The forecast if the roads ahead were others. Does not change the live state.
 
@@ -293,8 +304,10 @@ class Live:
             The roads of all steps ahead; must have the same nodes, as in `change`. Default: as planned.
         close, add : sequence of "A,B" or (A, B)
             Roads to close and to add, as in `frigate.forecast`.
+        level : float, optional
+            Also give intervals at this level, in percent. Default: none.
         """
-        return self._forecast(self.networks_ahead(network, close=close, add=add))
+        return self._forecast(self.networks_ahead(network, close=close, add=add), level)
 
     def networks_ahead(
         self, network: RoadNetwork | None = None, *, close: Sequence[str | Road] = (), add: Sequence[str | Road] = ()
@@ -308,7 +321,7 @@ class Live:
         return [of[each.fingerprint] for each in planned]
 
     @torch.inference_mode()
-    def _forecast(self, ahead: Sequence[RoadNetwork]) -> Forecast:
+    def _forecast(self, ahead: Sequence[RoadNetwork], level: float | None) -> Forecast:
         """The forecast on these roads ahead."""
         networks: dict[str, RoadNetwork] = {}
         measured = [self._roads.network_at(snapshot.time_s) for snapshot in self._window]
@@ -341,7 +354,7 @@ class Live:
         present = np.array([network.present for network in ahead])
         used = np.any([snapshot.observed for snapshot in snapshots], axis=0) & ahead[0].present
         numbers, told = usable(self._predictor.to_array(made, present), present)
-        return make_forecast(
+        forecast = make_forecast(
             self._trained_on,
             ahead[0],
             numbers,
@@ -351,6 +364,7 @@ class Live:
             notices=self._notices(ahead, used) + told,
             city=self._forecaster.city,
         )
+        return forecast if level is None else self._forecaster.with_intervals(forecast, ahead, level)
 
     @torch.inference_mode()
     def _encode(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".csv", ".parquet", ".geojson", ".json")
 NODE_COLUMNS = ("node_id", "lon", "lat", "street", "detectors", "moved_m", "sensor")
 COLUMNS = (*NODE_COLUMNS, "time", "local_time", "step_ahead", "value")
+BAND = ("lower", "upper")  # columns of a forecast with intervals
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,9 @@ class Forecast:
     lines: NDArray[np.object_] = field(default_factory=no_lines)  # [N] WKB if nodes are roads; else empty
     detectors: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))  # [N] user's names, "A17; A18"
     moved_m: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # [N] to the farthest detector, or NaN
+    lower: NDArray[np.floating] | None = None  # [H,N] ends of the intervals, whole numbers for counts;
+    upper: NDArray[np.floating] | None = None  # [H,N] None: a forecast without
+    level: float | None = None  # of the intervals, in percent
 
     def __post_init__(self) -> None:
         for name, unknown in (("street", ""), ("detectors", ""), ("moved_m", np.nan)):
@@ -92,14 +96,21 @@ class Forecast:
         of_nodes = ("node_ids", "lon", "lat", "sensor", "street", "detectors", "moved_m")
         some: dict[str, Any] = {name: getattr(self, name)[rows] for name in of_nodes}
         lines = self.lines[rows] if len(self.lines) else self.lines
+        some |= {name: band[:, rows] for name, band in self._band().items()}
         return replace(self, **some, lines=lines, values=self.values[:, rows])
 
+    def _band(self) -> dict[str, NDArray[np.floating]]:
+        """The ends of the intervals, by the names in BAND; empty for a forecast without."""
+        if self.lower is None or self.upper is None:
+            return {}
+        return dict(zip(BAND, (self.lower, self.upper), strict=True))
+
     def to_frame(self) -> pl.DataFrame:
-        """A long table with one row per node and step: see `COLUMNS`. `time` is in UTC."""
+        """A long table with one row per node and step: see `COLUMNS`, and `BAND` with intervals. `time` is in UTC."""
         import polars as pl
 
         return pl.DataFrame(self._columns()).with_columns(
-            pl.col("time").dt.replace_time_zone("UTC"), pl.col("moved_m", "value").fill_nan(None)
+            pl.col("time").dt.replace_time_zone("UTC"), pl.col("moved_m", "value", *self._band()).fill_nan(None)
         )
 
     def to_pandas(self) -> pd.DataFrame:
@@ -126,12 +137,13 @@ class Forecast:
             step + 1,
             self.values.T.ravel(),
         )
-        return dict(zip(COLUMNS, columns, strict=True))
+        return dict(zip(COLUMNS, columns, strict=True)) | {name: band.T.ravel() for name, band in self._band().items()}
 
     def to_json(self) -> dict[str, Any]:
         """The forecast with one list of values per node; null at absent nodes."""
-        columns = zip(*self._nodes(), self._rounded(), strict=True)
-        names = (*NODE_COLUMNS, "values")
+        bands = self._band()
+        columns = zip(*self._nodes(), *map(_rounded, (self.values, *bands.values())), strict=True)
+        names = (*NODE_COLUMNS, "values", *bands)
         return {**self._about(), "nodes": [dict(zip(names, column, strict=True)) for column in columns]}
 
     def to_geojson(self) -> dict[str, Any]:
@@ -143,13 +155,16 @@ class Forecast:
         times = list(zip(self.utc_times(), map(utc_iso, ends_s), self.local_times(), strict=True))
         features = []
         lines = self.lines.tolist() or [b""] * len(self.node_ids)
+        bands = self._band()
+        values_of = zip(*map(_rounded, (self.values, *bands.values())), strict=True)
         for (node_id, lon, lat, street, detectors, moved_m, sensor), line, values in zip(
-            zip(*self._nodes(), strict=True), lines, self._rounded(), strict=True
+            zip(*self._nodes(), strict=True), lines, values_of, strict=True
         ):
             place = {"type": "Point", "coordinates": [lon, lat]}
             if len(course := line_points(line)) > 1:
                 place = {"type": "LineString", "coordinates": course.tolist()}
-            for step, (value, (time, end, local)) in enumerate(zip(values, times, strict=True), start=1):
+            at_steps = zip(zip(*values, strict=True), times, strict=True)
+            for step, ((value, *band), (time, end, local)) in enumerate(at_steps, start=1):
                 properties = {
                     "node_id": node_id,
                     "street": street,
@@ -161,6 +176,7 @@ class Forecast:
                     "local_time": local,
                     "step_ahead": step,
                     "value": value,
+                    **dict(zip(bands, band, strict=True)),
                 }
                 features.append({"type": "Feature", "geometry": place, "properties": properties})
         return {"type": "FeatureCollection", **self._about(), "features": features}
@@ -169,9 +185,9 @@ class Forecast:
         """Describe the forecast in one line."""
         H, N = self.values.shape
         sensors = int(self.sensor.sum())
-        return (
-            f"{N} nodes from {sensors} sensors, {H} steps of {self.step_s} s from {local_iso(self.at_s, self.timezone)}"
-        )
+        sure = "" if self.level is None else f", {self.level:g} % intervals"
+        begin = local_iso(self.at_s, self.timezone)
+        return f"{N} nodes from {sensors} sensors, {H} steps of {self.step_s} s from {begin}{sure}"
 
     def write(self, path: str | Path, *, suffix: str | None = None) -> Path:
         """Write a .csv, .parquet, .geojson or .json file; the format is `suffix`, by default the path's."""
@@ -201,12 +217,16 @@ class Forecast:
         steps = list(zip(self.utc_times(), self.local_times(), range(1, self.horizon + 1), strict=True))
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for *about, sensor, values in zip(*self._nodes(), self.values.T.tolist(), strict=True):
+        bands = self._band()
+        writer.writerow((*COLUMNS, *bands))
+        numbers = np.stack([self.values, *bands.values()], axis=-1).swapaxes(0, 1).tolist()  # [N,H,1 or 3]
+        for *about, sensor, rows in zip(*self._nodes(), numbers, strict=True):
             node = [no_formula(cell) if isinstance(cell, str) else cell for cell in about]
-            cells = ("" if math.isnan(value) else value for value in values)
+            cells = ["" if math.isnan(value) else value for row in rows for value in row]
             used = str(sensor).lower()
-            writer.writerows((*node, used, *step, value) for step, value in zip(steps, cells, strict=True))
+            width = 1 + len(bands)
+            each = (cells[width * h : width * (h + 1)] for h in range(len(steps)))
+            writer.writerows((*node, used, *step, *values) for step, values in zip(steps, each, strict=True))
         return text.getvalue()
 
     def _nodes(self) -> tuple[list[Any], ...]:
@@ -214,10 +234,6 @@ class Forecast:
         moved_m = [None if math.isnan(metres) else round(metres, 1) for metres in self.moved_m.tolist()]
         columns = (self.node_ids, self.lon, self.lat, self.street, self.detectors)
         return *(column.tolist() for column in columns), moved_m, self.sensor.tolist()
-
-    def _rounded(self) -> list[list[float | None]]:
-        """[N] the values of each node, rounded to the seven digits of a float32; None for NaN."""
-        return [[None if math.isnan(x) else float(f"{x:.7g}") for x in row] for row in self.values.T.tolist()]
 
     def _about(self) -> dict[str, Any]:
         return {
@@ -227,8 +243,14 @@ class Forecast:
             "timezone": self.timezone,
             "quantity": self.quantity,
             "unit": self.unit,
+            **({} if self.level is None else {"level": self.level}),
             "notices": list(self.notices),
         }
+
+
+def _rounded(values: NDArray[np.floating]) -> list[list[float | None]]:
+    """[N] the values [H,N] of each node, rounded to the seven digits of a float32; None for NaN."""
+    return [[None if math.isnan(x) else float(f"{x:.7g}") for x in row] for row in values.T.tolist()]
 
 
 def make_forecast(

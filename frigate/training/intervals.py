@@ -142,7 +142,7 @@ class Intervals:
     def checked(self, level: float) -> float:
         """The level; SettingsError if the sensors are too few for it."""
         level = parse_level(level)
-        count = self.places.scores.all_sensors
+        count = min(each.scores.all_sensors for each in (self.places, self.sensors) if each is not None)
         if count < least_sensors(level):
             raise SettingsError(
                 f"level = {level:g}: the run's {count} sensors give at most {math.floor(highest_level(count))} %. "

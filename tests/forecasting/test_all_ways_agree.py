@@ -260,6 +260,32 @@ def test_a_road_that_opens_mid_record_has_one_usual_network(town: Town, roads: l
     same(fg.forecast(town.run, stream=ended, device="cpu").values, expected)
 
 
+# Intervals
+
+
+def test_intervals_are_the_same_in_every_way(town: Town, roads: list[tuple[str, str]]) -> None:
+    """In one call, live, and of a city whose record has the closure; wider where roads are closed."""
+
+    def band(made: fg.Forecast) -> Values:
+        assert made.lower is not None and made.upper is not None and made.level == 90
+        return np.stack([made.lower, made.upper])
+
+    def ask(stream: RoadNetworkStream | None = None, **how: object) -> Values:
+        city = town.city if stream is None else replace(town.city, stream=stream)
+        return band(fg.forecast(town.run, stream=city, at=at(town, FIRST), level=90, device="cpu", **how))  # type: ignore[arg-type]
+
+    usual = ask()
+    lower, upper = usual
+    made = asked(town)
+    assert (lower <= np.rint(made)).all() and (np.rint(made) <= upper).all()
+    assert (usual == np.rint(usual)).all() and (lower >= 0).all()
+    same(band(live(town).forecast(level=90)), usual)
+    shut = ask(close=roads)
+    same(band(live(town).what_if(close=roads, level=90)), shut)
+    same(ask(changing(town.city.stream, (FIRST + 1, LONG), roads=roads)), shut)
+    assert not np.array_equal(shut, usual)
+
+
 # What is scored, and what is shown
 
 
