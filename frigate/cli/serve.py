@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from frigate.cli.console import log, notice, status
 from frigate.cli.parser import DEVICE, OTHER_CITY, RUN, Argument, Command
+from frigate.errors import ServiceError
 
 if TYPE_CHECKING:
     from frigate.serve.server import Server
@@ -30,7 +31,10 @@ def run(args: Namespace) -> None:
     from frigate.training.checkpoint import load_run
 
     url = args.mqtt or os.environ.get(MQTT_VARIABLE)
-    broker = Broker.parse(url, client=f"frigate-{socket.gethostname()}-{args.port}") if url else None
+    files = {"ca": args.mqtt_ca, "certificate": args.mqtt_cert, "key": args.mqtt_key}
+    if not url and any(files.values()):
+        raise ServiceError(f"certificates for MQTT, but no broker. Give one with --mqtt or {MQTT_VARIABLE}")
+    broker = Broker.parse(url, client=f"frigate-{socket.gethostname()}-{args.port}", **files) if url else None
     with status(f"Opening {args.run}"):
         run = load_run(args.run)
         city = run.open_city() if args.city is None else open_city(args.city)
@@ -132,6 +136,9 @@ SERVE = Command(
             "also read from an MQTT broker, such as mqtt://user:password@host:1883/topic "
             f"(default: the environment variable {MQTT_VARIABLE})",
         ),
+        Argument("--mqtt-ca FILE", "certificates to trust for mqtts:// (default: those of the system)", Path),
+        Argument("--mqtt-cert FILE", "our certificate, if the broker wants one", Path),
+        Argument("--mqtt-key FILE", "its private key (default: in the same file)", Path),
         Argument("--replay", "let `frigate replay` set the time; uses a separate store"),
         Argument("--max-mb MB", "maximum size of a request body", _positive, default=8.0),
         Argument("--max-rows ROWS", "maximum readings per batch", _positive_int, default=50_000),

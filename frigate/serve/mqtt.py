@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
@@ -58,9 +59,14 @@ class Broker:
     tls: bool = False
     username: str | None = None
     password: str | None = None
+    ca: Path | None = None  # certificates to trust; None: those of the system
+    certificate: Path | None = None  # our own, where the broker wants one
+    key: Path | None = None  # None: in the same file
 
     @classmethod
-    def parse(cls, url: str, *, client: str) -> Broker:
+    def parse(
+        cls, url: str, *, client: str, ca: Path | None = None, certificate: Path | None = None, key: Path | None = None
+    ) -> Broker:
         """Parse mqtt://user:password@host:port/topic?client=NAME, or mqtts:// for TLS.
 
         Parameters
@@ -69,6 +75,8 @@ class Broker:
             The topic may contain the wildcards + and #.
         client
             Default for the client name.
+        ca, certificate, key
+            Files in PEM format, for mqtts:// only.
         """
         where = urlsplit(url.replace("#", "%23"))
         topic = unquote(where.path.removeprefix("/"))
@@ -83,7 +91,7 @@ class Broker:
         unknown = sorted(set(options) - {"client"})
         if unknown:
             raise ServiceError(f'--mqtt: unknown option "{unknown[0]}". The only option is ?client=NAME')
-        return cls(
+        broker = cls(
             host=host,
             port=port or PORTS[where.scheme],
             topic=topic,
@@ -91,7 +99,35 @@ class Broker:
             tls=where.scheme == "mqtts",
             username=None if where.username is None else unquote(where.username),
             password=None if where.password is None else unquote(where.password),
+            ca=ca,
+            certificate=certificate,
+            key=key,
         )
+        if key is not None and certificate is None:
+            raise ServiceError(f"--mqtt-key {key}: give its certificate too, with --mqtt-cert")
+        if (ca or certificate) is not None and not broker.tls:
+            raise ServiceError(f"--mqtt {broker.name}: certificates need TLS. Give mqtts://")
+        broker.tls_context()
+        return broker
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Read from its files anew each time, so that certificates can be renewed while the service runs."""
+        if not self.tls:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+        except (OSError, ssl.SSLError) as error:
+            raise ServiceError(f"--mqtt-ca {self.ca}: {error.strerror or error}. Give a PEM file") from None
+        if self.certificate is not None:
+            files = f"--mqtt-cert {self.certificate}" + (f" --mqtt-key {self.key}" if self.key else "")
+            try:
+                context.load_cert_chain(self.certificate, self.key, password=_no_password)
+            except (OSError, ssl.SSLError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise ServiceError(
+                    f"{files}: {reason}. Give a certificate and its key as PEM, without a password"
+                ) from None
+        return context
 
     @property
     def name(self) -> str:
@@ -140,7 +176,7 @@ class Subscriber:
                     self.state.connected, failures = True, 0
                     while True:
                         await self._take(client, await _waiting(client))
-            except self._mqtt.MqttError as error:
+            except (self._mqtt.MqttError, ServiceError) as error:
                 LOG.warning("MQTT connection lost", extra={"broker": self._broker.name, "reason": str(error)})
             finally:
                 self.state.connected = False
@@ -158,7 +194,7 @@ class Subscriber:
             clean_session=False,
             max_queued_incoming_messages=MAX_QUEUED,
             keepalive=20,
-            tls_context=ssl.create_default_context() if broker.tls else None,
+            tls_context=broker.tls_context(),
         )
         client._client.manual_ack_set(True)  # aiomqtt has no public API for this
         return client
@@ -241,6 +277,11 @@ def rows_of_message(payload: object) -> list[ReadingRow]:
         raise
     except BatchError:
         return rows_of(b'{"readings":[' + payload + b"]}", JSON, most=MAX_ROWS)  # one reading
+
+
+def _no_password() -> str:
+    """Instead of OpenSSL's prompt, at which a service would wait forever."""
+    return ""
 
 
 def _without_password(where: SplitResult) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -266,3 +268,81 @@ def test_a_message_is_one_reading_or_a_batch() -> None:
     for wrong in (None, b"", b"x" * (MAX_BYTES + 1)):
         with pytest.raises(BatchError):
             rows_of_message(wrong)
+
+
+def make_certificate(folder: Path, name: str, *more: str) -> Path:
+    """A certificate and its key in one file, signed by itself or as `more` says."""
+    words = ["openssl", "req", "-x509", "-nodes", "-subj", f"/CN={name}", "-newkey", "ec"]
+    curve = ["-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    files = ["-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.crt")]
+    subprocess.run([*words, *curve, *files, *more], check=True, capture_output=True)
+    path = folder / f"{name}.pem"
+    path.write_text((folder / f"{name}.crt").read_text() + (folder / f"{name}.key").read_text())
+    return path
+
+
+def test_a_broker_may_want_our_certificate(ingest: Ingest, tmp_path: Path) -> None:
+    authority = make_certificate(tmp_path, "authority")
+    signed = ["-CA", str(tmp_path / "authority.crt"), "-CAkey", str(tmp_path / "authority.key")]
+    host = make_certificate(tmp_path, "host", *signed, "-addext", "subjectAltName=IP:127.0.0.1")
+    gate = make_certificate(tmp_path, "gate", *signed)
+    wanting = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority)
+    wanting.load_cert_chain(host)
+    wanting.verify_mode = ssl.CERT_REQUIRED
+    came: list[tuple[str, int]] = []
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """As a broker as far as CONNECT and CONNACK go."""
+        who = writer.get_extra_info("peercert")["subject"][0][0][1]
+        came.append((who, (await reader.readexactly(1))[0]))
+        writer.write(b"\x20\x02\x00\x00")
+        await reader.read()
+        writer.close()
+
+    async def answer(port: int, context: ssl.SSLContext | None) -> bytes:
+        got = b""
+        with suppress(OSError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            with suppress(OSError):
+                writer.write(b"\x10")
+                got = await reader.read(4)
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+        return got
+
+    async def story() -> None:
+        async with await asyncio.start_server(greet, "127.0.0.1", 0, ssl=wanting) as server:
+            port = server.sockets[0].getsockname()[1]
+            url = f"mqtts://127.0.0.1:{port}/{TOPIC}"
+            strangers: list[dict[str, Path]] = [{}, {"ca": authority}]  # we to the broker, or it to us
+            contexts = [Broker.parse(url, client="x", **each).tls_context() for each in strangers]
+            assert [await answer(port, context) for context in contexts] == [b"", b""]
+            assert came == []
+            for each in ({"certificate": gate}, {"certificate": tmp_path / "gate.crt", "key": tmp_path / "gate.key"}):
+                async with Subscriber(Broker.parse(url, client="x", ca=authority, **each), ingest)._client():
+                    pass
+
+    asyncio.run(story())
+    assert came == [("gate", 0x10)] * 2
+
+
+def test_a_certificate_that_cannot_be_used_is_said_at_the_start(tmp_path: Path) -> None:
+    own = make_certificate(tmp_path, "own")
+    other = make_certificate(tmp_path, "other")
+    locked = ["-in", str(own), "-out", str(tmp_path / "locked.key"), "-aes256", "-passout", "pass:secret"]
+    subprocess.run(["openssl", "pkey", *locked], check=True, capture_output=True)
+    (tmp_path / "noise.pem").write_text("nothing")
+    secure = "mqtts://host/topic"
+    with raises(ServiceError, "--mqtt-ca", "nowhere.pem"):
+        Broker.parse(secure, client="x", ca=tmp_path / "nowhere.pem")
+    with raises(ServiceError, "--mqtt-ca", "noise.pem", "PEM"):
+        Broker.parse(secure, client="x", ca=tmp_path / "noise.pem")
+    with raises(ServiceError, "--mqtt-cert", "own.pem", "--mqtt-key", "other.pem"):
+        Broker.parse(secure, client="x", certificate=own, key=other)
+    with raises(ServiceError, "--mqtt-key", "locked.key", "without a password"):
+        Broker.parse(secure, client="x", certificate=own, key=tmp_path / "locked.key")
+    with raises(ServiceError, "--mqtt-key", "--mqtt-cert"):
+        Broker.parse(secure, client="x", key=own)
+    with raises(ServiceError, "mqtts://"):
+        Broker.parse("mqtt://host/topic", client="x", certificate=own)
