@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PAGE := frigate/pages/static/offline.html
 
-.PHONY: demo test types unit test-page test-slow page docs format clean
+.PHONY: demo test types unit test-page test-slow test-lowest coverage page docs format clean
 
 demo: .venv/installed $(PAGE)
 	$(BIN)/frigate demo -o demo
@@ -29,6 +29,17 @@ test-page: .venv/installed $(PAGE)
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow
+
+# With the lowest version of every package that pyproject.toml allows, but torch: its builds take gigabytes.
+test-lowest: .venv-lowest/installed $(PAGE)
+	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder
+
+# Which lines of the package the tests run, processes that they start included.
+coverage: .venv/installed $(PAGE)
+	$(BIN)/coverage erase
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
@@ -53,9 +64,17 @@ format: .venv/installed
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
+.venv-lowest/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --upgrade pip uv
+	.venv-lowest/bin/uv pip compile --quiet --no-header --no-annotate --resolution lowest-direct -c constraints.txt \
+		--extra dev pyproject.toml | grep -Ev '^(torch|triton|nvidia|cuda)' > .venv-lowest/lowest.txt
+	.venv-lowest/bin/python -m pip install --quiet -c constraints.txt -c .venv-lowest/lowest.txt -e '.[dev]'
+	touch $@
+
 .venv/installed-docs: .venv/installed
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
 	touch $@
 
 clean:
-	rm -rf .venv demo build site page/node_modules frigate/pages/static *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-lowest .coverage* demo build site page/node_modules frigate/pages/static *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from frigate.serve.client import ServiceClient, ServiceGoneError
 from tests.support import stand_ins
 from tests.support.command_line import frigate
-from tests.support.documents import DOCUMENTS, ROOT, Block, blocks
-from tests.support.service_process import ServiceProcess, answers, free_port, until
+from tests.support.documents import DOCUMENTS, ROOT, blocks
+from tests.support.service_process import free_port, until
 
 LUXEMBOURG = "Europe/Luxembourg"
 LOS_ANGELES = "America/Los_Angeles"
@@ -38,13 +39,15 @@ validation_windows = 4
 """
 # Commands that are not executed here, why, and what tries them instead.
 NOT_EXECUTED = {
-    r"make (demo|test|page|test-page|docs|format)\b": ("set-up, and what runs this test", "Makefile"),
+    r"make [a-z-]+": ("set-up, and what runs this test", "Makefile"),
     r"\.venv/bin/": ("a part of `make test`", "Makefile"),
     r"(useradd|createuser|createdb|systemctl|journalctl|nginx|sudo|chown)\b|cp (frigate\.service|nginx\.conf)|.*/opt/|"
     r"cp -r (CITY|RUN) /var|curl .*readyz": ("the administrator of a machine", "tests/serve/test_deploy.py"),
     r"frigate serve RUN --store postgresql:": ("a database server", "tests/serve/test_store.py"),
     r"frigate serve RUN --mqtt": ("a broker", "tests/serve/test_mqtt.py"),
-    r"frigate replay": ("a service that runs meanwhile", "tests/serve/test_replay.py"),
+    r"(FRIGATE_TOKEN=\S+ )?frigate replay": ("a service that runs meanwhile", "tests/serve/test_replay.py"),
+    r"export FRIGATE_TOKEN=": ("the token of that service", "tests/serve/test_app_docs.py"),
+    r"frigate serve runs/town --socket|curl --unix-socket": ("a folder of the system", "tests/serve/test_session.py"),
     r"torchrun": ("several processes or machines", "tests/training/test_distributed.py"),
     r"frigate bench": ("minutes on a network of 3,000 nodes", "tests/bench/test_bench.py"),
     r"frigate demo": ("two minutes", "tests/cli/test_commands.py"),
@@ -142,12 +145,24 @@ def test_every_block_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pyte
             (tmp_path / "small.toml").write_text(block.text)
 
 
-def execute(command: str) -> None:
-    """Run a command as a reader would, in this process if it is ours; a training is cut short."""
+def test_the_sessions_of_the_services_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    trained(tmp_path, "2024-03-04T00:00", "town", "runs/town")
+    said: list[str] = []
+    for command in commands("console"):
+        if not any(re.match(pattern, command) for pattern in NOT_EXECUTED):
+            listed = [line.split()[0] for line in said[-1:] for line in line.splitlines() if "Control room" in line]
+            said.append(execute(command.replace("1c0fab18", listed[0]) if "revoke" in command else command))
+    served, _, tokens, revoked = said
+    assert re.search(r"^town: http://127.0.0.1:\d+/ \(Ctrl-C to stop\)$", served, re.MULTILINE)
+    assert "Control room" in tokens and f"Token {listed[0]} is revoked" in revoked
+
+
+def execute(command: str) -> str:
+    """Run a command as a reader would, in this process if it is ours; a training is cut short. What it printed."""
     words = shlex.split(command.removeprefix("python -m "))
     if words[0] != "frigate":
-        subprocess.run(["bash", "-eu", "-c", command], check=True, capture_output=True)
-        return
+        return subprocess.run(["bash", "-eu", "-c", command], check=True, capture_output=True, text=True).stdout
     if words[1] == "train":
         words += SHORT if "--epochs" not in words else SHORT[2:]
         if not {"--settings", "--resume"} & set(words):
@@ -159,21 +174,29 @@ def execute(command: str) -> None:
         threading.Thread(target=interrupt_when_it_answers, args=(port,), daemon=True).start()
     said = frigate(*words[1:])
     assert said.status == 0, (command, said.err)
+    return said.out + said.err
 
 
 def interrupt_when_it_answers(port: int) -> None:
     """As Ctrl-C does."""
-    service = ServiceProcess(os.getpid(), port, Path())
-    until(lambda: answers(service), "the service answers")
-    os.kill(service.pid, signal.SIGINT)
+    client = ServiceClient(f"http://127.0.0.1:{port}")
+
+    def answers() -> bool:
+        try:
+            return bool(client.get("/healthz"))
+        except ServiceGoneError:
+            return False
+
+    until(answers, "the service answers")
+    client.close()
+    os.kill(os.getpid(), signal.SIGINT)
 
 
-def commands() -> Iterator[tuple[Block, str]]:
+def commands(*languages: str) -> Iterator[str]:
     for path in DOCUMENTS:
         for block in blocks(path):
-            if block.language == "sh":
-                for command in block.commands():
-                    yield block, command
+            if block.language in languages:
+                yield from block.commands()
 
 
 def test_each_page_with_code_is_executed_by_a_test() -> None:
@@ -187,5 +210,5 @@ def test_each_page_with_code_is_executed_by_a_test() -> None:
 
 @pytest.mark.parametrize("pattern", NOT_EXECUTED)
 def test_a_command_that_is_not_executed_is_there_and_tried_elsewhere(pattern: str) -> None:
-    assert any(re.match(pattern, command) for _, command in commands())
+    assert any(re.match(pattern, command) for command in commands("sh", "console"))
     assert (ROOT / NOT_EXECUTED[pattern][1]).is_file()

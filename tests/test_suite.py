@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,16 @@ from frigate.errors import FrigateError, MissingExtraError
 from tests.support.errors import names, raises
 
 TESTS = Path(__file__).parent
+
+
+def test_a_commit_is_checked_by_the_linters_of_make_test() -> None:
+    hooks = (TESTS.parent / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    entries = [line.replace(" --force-exclude", "") for line in re.findall(r"entry: \.venv/bin/(.+)", hooks)]
+    makefile = (TESTS.parent / "Makefile").read_text(encoding="utf-8")
+    recipes = re.findall(r"^(?:test|types): .*\n((?:\t.+\n)+)", makefile, re.MULTILINE)
+    linters = re.findall(r"\$\(BIN\)/(.+)", "".join(recipes))
+    assert sorted(entries) == sorted(re.sub(r" --check| \.$", "", line) for line in linters)
+    assert "repo: local" in hooks and "https" not in hooks  # nothing is downloaded
 
 
 def imported_modules(path: Path) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ FAR = 1.5  # an area without sensors is this many times farther from one than 99
 SEARCHED_TOGETHER = 128  # sensors in one area
 
 # Roads by the node they leave, and by the node they reach
-_Directions = tuple[csr_array[np.float64], csr_array[np.float64]]
+_Directions: TypeAlias = "tuple[csr_array[np.float64], csr_array[np.float64]]"
 
 
 def hops_to(network: RoadNetwork, sensors: NDArray[np.bool_]) -> NDArray[np.int64]:

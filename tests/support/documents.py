@@ -24,7 +24,12 @@ class Block:
     text: str
 
     def commands(self) -> list[str]:
-        """The lines of a block of shell, without comments; a line that ends with a backslash goes on in the next."""
+        """The lines of a block of shell, without comments; a line that ends with a backslash goes on in the next.
+
+        Of a session at a terminal, those behind a $.
+        """
+        if self.language == "console":
+            return [line.removeprefix("$ ") for line in self.text.splitlines() if line.startswith("$ ")]
         lines = self.text.replace("\\\n", " ").splitlines()
         return [command for line in lines if (command := re.sub(r"(^|\s\s+)#.*", "", line).strip())]
 
