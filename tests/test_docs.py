@@ -509,6 +509,13 @@ def test_every_link_leads_somewhere() -> None:
                 assert anchor in slugs, f"{path.name}: {target}"
 
 
+def test_nothing_is_changed_that_was_never_released() -> None:
+    """A heading of the changelog says so only below a version with a date, which the next one may change."""
+    versions = re.findall(r"^## \[[\d.]+\] - (.*)$", read(ROOT / "CHANGELOG.md"), re.MULTILINE)
+    released = any(re.fullmatch(r"\d{4}-\d{2}-\d{2}", said) for said in versions[1:])
+    assert released or not re.search(r"^### (Changed|Removed|Fixed)$", read(ROOT / "CHANGELOG.md"), re.MULTILINE)
+
+
 def test_the_readme_begins_with_what_it_is() -> None:
     lines = read(ROOT / "README.md").splitlines()
     screen = "\n".join(lines[:40])
