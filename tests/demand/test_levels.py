@@ -14,13 +14,23 @@ from numpy.typing import NDArray
 
 from frigate.city.city import City
 from frigate.city.network import RoadNetwork
-from frigate.demand import levels
-from frigate.demand.count_profiles import week_mean
-from frigate.demand.levels import INPUTS, SCALES, Estimates, LevelSettings, estimate_levels, fit_levels, places_of
+from frigate.demand import levels, trip_model
+from frigate.demand.count_profiles import usual_counts, usual_medians, week_mean
+from frigate.demand.levels import (
+    INPUTS,
+    SCALES,
+    Estimates,
+    LevelSettings,
+    Places,
+    estimate_levels,
+    fit_levels,
+    places_of,
+)
 from frigate.demand.settings import DemandSettings
 from frigate.demand.trip_model import TripModel, estimate_demand
 from frigate.draws import keys_of
 from frigate.errors import SettingsError
+from frigate.roads.feature_cache import features_of
 from frigate.roads.features import road_features
 from frigate.roads.on_roads import on_roads
 from frigate.simulate.demo_city import demo_city
@@ -259,9 +269,6 @@ def test_hidden_sensors_never_reach_the_levels(city: City, sensors: NDArray[np.b
     settings = DemandSettings(sets=2, levels=TRUSTED)
 
     def found(city: City) -> TripModel:
-        from frigate.demand.count_profiles import usual_counts, usual_medians
-        from frigate.roads.feature_cache import features_of
-
         of = city.stream
         return TripModel.of(
             city.network,
@@ -277,6 +284,37 @@ def test_hidden_sensors_never_reach_the_levels(city: City, sensors: NDArray[np.b
     one, other = (found(each).demand(half) for each in (city, replace(city, stream=poisoned)))
     np.testing.assert_array_equal(one.node_flow, other.node_flow)
     np.testing.assert_array_equal(one.level_factor, other.level_factor)
+
+
+def test_what_the_trips_say_at_a_sensor_is_estimated_without_it(
+    city: City, sensors: NDArray[np.bool_], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_out: list[Estimates] = []
+
+    def noted(places: Places, rows: Any, counts: Any, held: Estimates, keys: Any) -> None:
+        held_out.append(held)
+
+    monkeypatch.setattr(trip_model, "fit_levels", noted)
+    place = int(np.flatnonzero(sensors)[3])
+    factor = np.where(np.arange(len(sensors)) == place, 30, 1)
+    features = features_of([city.network], city)[0]
+    for values in (city.stream.values, city.stream.values * factor):
+        record = replace(city.stream, values=values.astype(np.float32))
+        tables = usual_counts(record, sensors), usual_medians(record, sensors)
+        trips = TripModel.of(
+            city.network,
+            DemandSettings(sets=2),
+            step_s=record.step_s,
+            usual_counts=tables[0],
+            usual_medians=tables[1],
+            seed=0,
+            features=features,
+        )
+        trips.with_fitted_levels(sensors)
+    before, after = held_out
+    assert before.level[place] == after.level[place] > 0
+    assert before.spread[place] == after.spread[place] > 0
+    assert (before.level != after.level)[sensors].sum() > 20
 
 
 def test_where_no_trip_passes_a_place_has_the_level_of_places_like_it(city: City, sensors: NDArray[np.bool_]) -> None:

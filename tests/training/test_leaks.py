@@ -25,6 +25,8 @@ from frigate.demand import tuning
 from frigate.demand.count_profiles import usual_counts
 from frigate.demand.settings import ClosureResponse, DemandSettings
 from frigate.nn.batch import Batch
+from frigate.nn.scaling import fit_scaling
+from frigate.roads.feature_cache import features_of
 from frigate.roads.line_graph import line_graph
 from frigate.training.hidden_sensors import kept_out_sensors, training_masks, training_windows
 from frigate.training.run import RunOnCity
@@ -50,8 +52,9 @@ def town() -> City:
     N = full.num_nodes
     east, north = np.arange(N) % SIDE, np.arange(N) // SIDE
     before = full.close(opened(full))
+    before = before.with_roads(before.edges)  # a map that does not know of the road
     ids = full.node_ids
-    across = [(ids[v].item(), ids[v + SIDE].item()) for v in range(4 * SIDE, 5 * SIDE) if v % SIDE not in (0, 9)]
+    across = [(ids[v].item(), ids[v + SIDE].item()) for v in range(4 * SIDE + 3, 4 * SIDE + 6)]
     shut = full.close([*across, *((b, a) for a, b in across)])
     S = 24 * DAYS
     network_of = np.where(np.arange(S) < OPENS, 0, 1)
@@ -150,8 +153,11 @@ def test_trips_are_those_of_the_roads_that_are_usual_in_training(run: RunOnCity)
     tried = tuning.searches_to_try(tuning.TRIED)
     errors = [tuning.hidden_error(graph, hourly, search, DemandSettings(), seed=0) for search in tried]
     assert run.scaling.demand.searches == tuple(tried[k] for k in np.argsort(errors))
-    # On another city they are those of its whole record.
-    assert run.run.usual_roads(stream.slice(OPENS, OPENS + 60)).fingerprint == full.fingerprint
+    features = features_of([before.map], None)[0]
+    scaling = fit_scaling(stream, run.split, run.settings.model, features=features, seed=0)
+    assert run.scaling.to_json() == replace(scaling, demand=run.scaling.demand).to_json()
+    # Where that time is not on the record, they are those of the whole record.
+    assert run.run.usual_roads(stream.slice(OPENS, stream.num_snapshots)).fingerprint == full.fingerprint
 
 
 @pytest.mark.parametrize("what", ["unseen nodes", "validation nodes", "later times"])
@@ -194,3 +200,4 @@ def test_another_seed_is_another_choice(run: RunOnCity) -> None:
     chosen = tuning.choose_settings(stream, other.split.training, period=other.split.train, seed=1)
     assert other.scaling.demand is not None and other.scaling.demand.searches == chosen.searches
     assert chosen.searches != tuning.choose_settings(stream, other.split.training, period=other.split.train).searches
+    assert other.run.trips_on(other.usual_roads, town()).seed == 1
