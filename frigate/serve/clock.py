@@ -103,7 +103,8 @@ class Clock:
             LOG.warning("the clock went back: forecasts issued in the future were deleted", extra={"count": withdrawn})
             latest_s = store.state()[0]
         state.issued_s = latest_s
-        if not state.holder or (latest_s is not None and latest_s >= due_s):
+        known = latest_s is not None and latest_s >= due_s and store.latest_network() == self.engine.city.version
+        if not state.holder or known:
             state.error = ""
             return False
         self._count_skipped(latest_s, due_s)

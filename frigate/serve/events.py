@@ -55,14 +55,23 @@ class Events:
             try:
                 state = await run_quickly(self._store.state)
                 if state[0] != (self._state or NOTHING)[0]:
-                    await run_quickly(self._prepare)
+                    await self._prepared()
                 self._state = state
                 await run_quickly(self._gate.refresh)
             except FrigateError:
                 LOG.debug("the store cannot be watched")  # whatever writes to the store logs the reason
+            except Exception:  # the watch goes on, whatever it was
+                LOG.exception("the store cannot be watched")
             async with self._polled:
                 self._polled.notify_all()
             await asyncio.sleep(WATCH_S)
+
+    async def _prepared(self) -> None:
+        """Prepare a new forecast, if it can be read: it is announced all the same, and so are closures."""
+        try:
+            await run_quickly(self._prepare)
+        except Exception as error:
+            LOG.warning("a new forecast cannot be read", extra={"error": repr(error)})
 
     async def end(self) -> None:
         """End all streams, for shutdown."""

@@ -31,6 +31,7 @@ FUTURE_S = 60.0  # how far a sensor's clock may be ahead of ours
 TRANSACTION_ROWS = 20_000  # longer transactions would keep readers and the clock waiting
 WAITING_ROWS = 200_000
 MAX_HINTS = 3  # "did you mean" searches per batch: they are slow
+MAX_NUMBER = 80  # characters of a number or a time: nobody writes more
 MAX_SHOWN = 80  # characters of user input repeated in a message
 MAX_VALUE = 3e38  # a snapshot is float32
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -145,7 +146,9 @@ def _time_us(value: object) -> int:
     if isinstance(value, str):
         text = value.strip()
         try:
-            value = float(text) if NUMBER.fullmatch(text[:40]) else datetime.fromisoformat(text[:40])
+            if len(text) > MAX_NUMBER or not text.isascii():
+                raise ValueError
+            value = float(text) if NUMBER.fullmatch(text) else datetime.fromisoformat(text)
         except ValueError:
             raise _RefusedError(f"time {quoted(text)} is not ISO 8601, such as 2024-03-04T08:00:00Z") from None
     if isinstance(value, datetime):
@@ -163,9 +166,11 @@ def _number(value: object) -> float:
     if value is None or value == "":
         raise _RefusedError("value is missing")
     if isinstance(value, str):
-        text = value
+        text = value.strip()
         try:
-            value = float(text[:40])
+            if len(text) > MAX_NUMBER or "_" in text or not text.isascii():  # Python would read 1_2 as 12
+                raise ValueError
+            value = float(text)
         except ValueError:
             raise _RefusedError(f"value {quoted(text)} is not a number") from None
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -5,6 +5,7 @@ Values are rounded to 12 binary digits, an error of at most 0.013 %, and compres
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -14,6 +15,8 @@ from frigate.pages.wire import rounded
 from frigate.serve.city import ServedCity
 from frigate.serve.packing import pack, unpack
 from frigate.serve.store import Closure, Store
+
+LOG = logging.getLogger("frigate.serve")
 
 
 @dataclass(frozen=True)
@@ -55,5 +58,9 @@ def read_issued(store: Store, city: ServedCity, issued_s: int | None = None) -> 
     if found is None:
         return None
     meta, arrays = found
-    forecast = city.forecast(issued_s, arrays["values"], meta["notices"])
-    return IssuedForecast(forecast, made_s, tuple(Closure(**each) for each in meta["closures"]))
+    try:
+        closures = tuple(Closure(**each) for each in meta["closures"])
+        return IssuedForecast(city.forecast(issued_s, arrays["values"], meta["notices"]), made_s, closures)
+    except (TypeError, ValueError) as error:
+        LOG.warning("a stored forecast is damaged and left out", extra={"issued_s": issued_s, "error": repr(error)})
+        return None

@@ -28,6 +28,7 @@ LOG = logging.getLogger("frigate.serve")
 LONGEST_WAIT_S = 5.0  # the system's clock may jump meanwhile
 ANY_TIME_S = 1e10
 GIVE_BACK_S = 60.0  # between hints to the system that memory is free again
+PROBE_S = 5.0  # between attempts to write to the store
 REPLAY_WAIT_S = 0.25  # another process may have been told the time
 
 
@@ -84,6 +85,7 @@ class Service:
         self.ingest = Ingest(store, judge)
         self.latest = Latest(self.engine)
         self.gate = TokenCheck(store)
+        self.store_fault = ""  # why nothing can be written to the store
         self._ended = threading.Event()
         self._awake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -109,6 +111,16 @@ class Service:
         """Whether a forecast issued then should have been superseded by now."""
         return self.now() - issued_s > 2 * self.city.step_s + self.clock.grace_s
 
+    def probe_store(self) -> None:
+        """Find out whether the store can be written."""
+        try:
+            self.store.check_writable()
+            self.store_fault = ""
+        except FrigateError as error:
+            if not self.store_fault:
+                LOG.warning("the store cannot be written", extra={"error": str(error)})
+            self.store_fault = str(error)
+
     def set_replay_time(self, time_s: float) -> None:
         """Set the time of a replay."""
         assert self.replay is not None
@@ -119,12 +131,15 @@ class Service:
         # Leave a core free for requests. Without it, the slowest 1 % of requests take three times as long during a
         # forecast, and the forecast is no faster.
         torch.set_num_threads(min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) - 1)))
-        gave_back = time.monotonic()
+        gave_back = probed = time.monotonic()
         while not self._ended.is_set():
             self._awake.clear()
             if time.monotonic() - gave_back >= GIVE_BACK_S:  # what large answers took; every process gives them
                 gave_back = time.monotonic()
                 give_back_memory()
+            if time.monotonic() - probed >= PROBE_S:
+                probed = time.monotonic()
+                self.probe_store()
             try:
                 if self.replay is not None:
                     self.replay.refresh()

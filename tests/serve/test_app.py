@@ -285,8 +285,10 @@ def test_health_and_metrics(served: Served) -> None:
     assert get(served, "/readyz").json() | {"issued_at": ""} == {
         "ready": True,
         "store": True,
+        "writable": True,
         "issued_at": "",
         "stale": False,
+        "network": True,
     }
     lines = get(served, "/metrics").text.splitlines()
     assert "frigate_forecasts_total 1.0" in lines and 'frigate_readings_total{status="accepted"} 0.0' in lines
@@ -397,5 +399,42 @@ def test_before_the_first_forecast_there_is_none(town: Town, tmp_path: Path) -> 
 
 def test_an_old_forecast_is_called_so(served: Served) -> None:
     served.time.now_s += 2 * STEP_S + 1
-    assert decode(get(served, "/v1/forecast.bin").content)[0]["stale"] and get(served, "/readyz").json()["stale"]
+    assert decode(get(served, "/v1/forecast.bin").content)[0]["stale"]
     assert get(served, "/v1/forecast.json").json()["stale"]
+    assert not_ready(served) == {"stale": True}
+    served.step(FIRST + 3)
+    assert get(served, "/readyz").json()["ready"]
+
+
+def not_ready(served: Served) -> dict[str, Any]:
+    """What /readyz says is missing."""
+    answer = served.client.get("/readyz")
+    found = answer.json()
+    assert answer.status_code == 503 and not found["ready"] and answer.headers["retry-after"]
+    good = {"store": True, "writable": True, "stale": False, "network": True}
+    return {name: found[name] for name, value in good.items() if found[name] != value}
+
+
+def test_a_store_that_cannot_be_written_is_not_ready(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.service.probe_store()
+    assert get(served, "/readyz").json()["ready"]
+    monkeypatch.setattr("frigate.serve.store.sqlite.FREE_BYTES", 2**62)
+    served.service.probe_store()
+    assert not_ready(served) == {"writable": False} and get(served, "/v1/forecast.json").json()["nodes"]
+    monkeypatch.undo()
+    with served.service.store.transaction(write=True) as sql:
+        sql.rows("PRAGMA query_only = ON")
+    served.service.probe_store()
+    assert not_ready(served) == {"writable": False}
+    served.service.probe_store()  # with a new connection
+    assert get(served, "/readyz").json()["ready"]
+
+
+def test_a_forecast_of_another_network_is_not_ready_and_is_made_again(served: Served) -> None:
+    """As after a start with a new run: the next step may be an hour away."""
+    with served.service.store.transaction(write=True) as sql:
+        sql.run("UPDATE forecasts SET network = 'another'")
+    assert not_ready(served) == {"network": False}
+    assert served.client.get("/v1/forecast.json").status_code == 503
+    assert served.service.clock.turn() and not served.service.clock.turn()
+    assert get(served, "/readyz").json()["ready"] and get(served, "/v1/forecast.json").json()["nodes"]

@@ -68,6 +68,10 @@ def served(town: Town, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         (ReadingRow("0", "0001-01-01T00:00:00+12:00", 1), "is too old"),
         (ReadingRow("0", NOW, None), "value is missing"),
         (ReadingRow("0", NOW, "many"), 'value "many" is not a number'),
+        (ReadingRow("0", NOW, "0" * 79 + "12"), "is not a number"),
+        (ReadingRow("0", NOW, "1_2"), "is not a number"),
+        (ReadingRow("0", NOW, "\u0661\u0662"), "is not a number"),
+        (ReadingRow("0", "1" + "0" * 79 + ".5", 1), "is not ISO 8601"),
         (ReadingRow("0", NOW, True), "value is a boolean"),
         (ReadingRow("0", NOW, [1]), "value is a list"),
         (ReadingRow("0", NOW, float("nan")), "not finite"),
@@ -98,6 +102,14 @@ def test_times_in_any_zone_are_one_moment(judge: Judge, town: Town, time: object
     twice = [ReadingRow(node, f"2023-10-29T02:30:00+0{hours}:00", 1) for hours in (2, 1)]
     later = Judge(town.served, FakeTime(NOW_S))(twice).readings
     assert later[1].time_us - later[0].time_us == 3600 * 1_000_000
+
+
+def test_a_long_number_is_not_cut(judge: Judge, town: Town) -> None:
+    node = town.served.node_names[0]
+    for text, value in (("1" + "0" * 40 + "e-40", 1.0), (" 0." + "0" * 50 + "1 ", 1e-51), ("12e0", 12.0)):
+        assert judge([ReadingRow(node, NOW, text)]).readings == [Reading(node, NOW_S * 1_000_000, value)]
+    text = f"{NOW_S}." + "0" * 50
+    assert judge([ReadingRow(node, text, 1)]).readings[0].time_us == NOW_S * 1_000_000
 
 
 def test_a_misspelt_node_gets_a_hint_but_not_every_one_of_thousands(town: Town) -> None:

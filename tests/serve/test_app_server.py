@@ -6,6 +6,7 @@ import json
 import resource
 import socket
 import threading
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from frigate.calendar import utc_iso
 from frigate.serve.auth import make_token
 from frigate.serve.connections import KEPT, Connection
 from frigate.serve.limits import Limits
+from frigate.serve.packing import pack
 from frigate.serve.store import open_store
 from frigate.serve.store import postgres as postgres_store
 from tests.support.postgres import PostgresServer
@@ -283,6 +285,20 @@ def test_a_clock_that_jumps_leaves_one_forecast_and_answers(one: Running) -> Non
     one.time.now_s -= 40 * STEP_S
     wait_for(lambda: one.client.get("/readyz").json()["issued_at"] == issued)
     assert one.client.get("/v1/forecast.bin").status_code == 200
+
+
+def test_a_forecast_that_cannot_be_read_does_not_end_the_events(one: Running) -> None:
+    source, target = next(iter(one.service.city.road_of))
+    with one.client.stream("GET", "/v1/events") as stream:
+        listener = Listener(stream)
+        later_s = int(one.time()) // STEP_S * STEP_S + STEP_S
+        for body in (b"not compressed", zlib.compress(b"\0" * 100), pack({"closures": [1], "notices": []}, {})):
+            one.service.store.add_forecast(later_s, made_s=0.0, network=one.service.city.version, body=body)
+            while listener.event("forecast") != {"issued_at": utc_iso(later_s)}:  # that of the start may come first
+                pass
+            later_s += 1
+        one.client.post("/v1/closures", json={"source": source, "target": target})
+        assert listener.event("closures") == {"changes": 1}
 
 
 def test_several_processes_on_one_postgresql_answer_alike(town: Town, postgres: PostgresServer) -> None:

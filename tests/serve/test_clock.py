@@ -178,7 +178,7 @@ def test_one_clock_for_all_processes_and_another_takes_over(
     time.now_s += STEP_S
     one.close()  # as when its process dies
     assert clocks[1].turn() and clocks[1].state.holder
-    assert not other.add_forecast(end_s(town, FIRST + 1), made_s=0.0, network="", body=b"")
+    assert not other.add_forecast(end_s(town, FIRST + 1), made_s=0.0, network=town.served.version, body=b"")
 
 
 def test_a_snapshot_is_read_again_only_if_its_readings_have_changed(

@@ -148,27 +148,37 @@ async def healthz() -> Alive:
 class Ready(BaseModel):
     ready: bool
     store: bool = Field(description="Whether the store can be reached")
+    writable: bool = Field(description="Whether it can be written: its disk is not full, and it is not read-only")
     issued_at: str | None = Field(description="Issue time of the latest forecast")
-    stale: bool
+    stale: bool = Field(description="Whether a newer forecast is overdue")
+    network: bool = Field(description="Whether the latest forecast is of the network that is served")
 
 
 @open_router.get("/readyz", responses={503: {"model": Ready, "description": "Not ready"}})
 async def readyz(service: ServiceOf, response: Response) -> Ready:
-    """Readiness probe: the store can be reached and there is a forecast."""
+    """Readiness probe: the store can be written, and there is a forecast of this network that is not stale."""
+
+    def look() -> tuple[int | None, str | None]:
+        return service.store.state()[0], service.store.latest_network()
+
     try:
-        issued_s = (await run_quickly(service.store.state))[0]
-        store = True
+        (issued_s, network), store = await run_quickly(look), True
     except StoreGoneError:
-        issued_s, store = None, False
-    ready = issued_s is not None
+        issued_s, network, store = None, None, False
+    stale = issued_s is None or service.is_stale(issued_s)
+    current = network == service.city.version
+    writable = store and not service.store_fault
+    ready = writable and current and not stale
     if not ready:
         response.status_code = 503
         response.headers["Retry-After"] = "5"
     return Ready(
         ready=ready,
         store=store,
+        writable=writable,
         issued_at=None if issued_s is None else utc_iso(issued_s),
-        stale=issued_s is None or service.is_stale(issued_s),
+        stale=stale,
+        network=current,
     )
 
 

@@ -23,6 +23,7 @@ from frigate.serve.store.schema import MIGRATIONS
 PERIOD_US = 300 * 1_000_000  # changes to readings are counted per period of this length
 LAST_S = 7_258_118_400  # the year 2200; later times are refused where they enter
 PART_ROWS = 10_000  # of readings, read at once: a few megabytes
+PROBE_CHARACTERS = 4_096  # written to see whether there is room
 FORGET_ROWS = 20_000  # per transaction: a long one would keep new readings waiting
 
 ReadingPart = tuple[list[str], NDArray[np.int64], NDArray[np.float64]]  # nodes, times and values
@@ -266,8 +267,11 @@ class Store(ABC):
     # Forecasts and their scores
 
     def add_forecast(self, issued_s: int, *, made_s: float, network: str, body: bytes) -> bool:
-        """Store a forecast. Returns False, and changes nothing, if there is already one for that time."""
-        text = "INSERT INTO forecasts VALUES (?, ?, ?, ?) ON CONFLICT (issued_s) DO NOTHING"
+        """Store a forecast. Returns False, and changes nothing, if there is one of this network for that time."""
+        text = (
+            "INSERT INTO forecasts VALUES (?, ?, ?, ?) ON CONFLICT (issued_s) DO UPDATE SET made_s = excluded.made_s, "
+            "network = excluded.network, body = excluded.body WHERE forecasts.network <> excluded.network"
+        )
         with self.transaction(write=True) as sql:
             return bool(sql.run(text, issued_s, made_s, network, body))
 
@@ -278,6 +282,12 @@ class Store(ABC):
         with self.transaction() as sql:
             rows = sql.rows(text, network, *([] if issued_s is None else [issued_s]))
         return next(((at_s, made_s, bytes(body)) for at_s, made_s, body in rows), None)
+
+    def latest_network(self) -> str | None:
+        """The network that the latest forecast is of."""
+        with self.transaction() as sql:
+            found = sql.rows("SELECT network FROM forecasts ORDER BY issued_s DESC LIMIT 1")
+        return str(found[0][0]) if found else None
 
     def withdraw_forecasts(self, after_s: float) -> int:
         """Delete forecasts issued after this time, which happens if the clock goes back. Returns how many."""
@@ -360,6 +370,10 @@ class Store(ABC):
                 sql.run("INSERT INTO facts VALUES (?, ?)", "identity", secrets.token_hex(4))
                 found = sql.rows("SELECT value FROM facts WHERE name = ?", "identity")
         return str(found[0][0])
+
+    def check_writable(self) -> None:
+        """Write something. StoreGoneError if that is not possible, or soon will not be."""
+        self.set_fact("written", "." * PROBE_CHARACTERS)
 
     def fact(self, name: str) -> str | None:
         """The text stored under a name."""

@@ -7,6 +7,7 @@ many threads there are: a server's threads come and go, and a connection of each
 from __future__ import annotations
 
 import fcntl
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ from frigate.serve.store.base import Reading, Store, StoreGoneError
 
 READERS = 8  # that do not wait for each other, nor for the writer
 WAIT_S = 3.0  # for a connection to read with; then the client is told to retry
+FREE_BYTES = 16 * 2**20  # a disk with less is full
 BUSY_S = 10.0  # how long to wait for another writer, of this process or another
 
 
@@ -70,6 +72,11 @@ class SqliteStore(Store):
         connection = self._open()
         connection.execute("PRAGMA query_only = ON")
         return connection
+
+    def check_writable(self) -> None:
+        if shutil.disk_usage(self.path.absolute().parent).free < FREE_BYTES:
+            raise StoreGoneError(f"{self.path.name}: the disk is full")
+        super().check_writable()
 
     def hold_clock(self) -> bool:
         if self._clock is not None:
