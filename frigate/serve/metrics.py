@@ -65,6 +65,7 @@ class _ServiceState(Collector):
         if clock.issued_s is not None:
             age_s = service.now() - clock.issued_s
             yield _gauge("frigate_forecast_age_seconds", "Age of the latest forecast", age_s)
+        yield _gauge("frigate_step_seconds", "Time between forecasts", service.city.step_s)
         yield _gauge("frigate_clock_error", "Whether the clock's last turn failed", bool(clock.error))
         yield _gauge("frigate_event_streams", "Open event streams", self._events.listeners)
 
