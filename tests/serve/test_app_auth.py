@@ -96,6 +96,9 @@ def test_a_revoked_token_is_good_no_more(tmp_path: Path) -> None:
     gate.refresh()
     assert gate.caller(token) is not None
     store.revoke_token(token.split("_")[1], 1)
+    gate._read_at -= 3  # as if it had read the tokens three seconds ago
+    gate.refresh(token)
+    assert gate.caller(token) is None
     again = TokenCheck(store)
     again.refresh()
     assert again.caller(token) is None and again.caller("") is None
