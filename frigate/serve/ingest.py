@@ -33,7 +33,7 @@ WAITING_ROWS = 200_000
 MAX_HINTS = 3  # "did you mean" searches per batch: they are slow
 MAX_NUMBER = 80  # characters of a number or a time: nobody writes more
 MAX_SHOWN = 80  # characters of user input repeated in a message
-MAX_VALUE = 3e38  # a snapshot is float32
+MAX_VALUE = 1e9  # no detector measures more
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?", re.ASCII)
 STATUSES = ("accepted", "duplicate", "corrected", "refused")

@@ -78,6 +78,8 @@ def served(town: Town, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         (ReadingRow("0", NOW, "inf"), "not finite"),
         (ReadingRow("0", NOW, 10**400), "not finite, or too large"),
         (ReadingRow("0", NOW, 1e39), "not finite, or too large"),
+        (ReadingRow("0", NOW, 2.9e38), "not finite, or too large"),
+        (ReadingRow("0", NOW, -1e10), "not finite, or too large"),
         (ReadingRow("0", NOW, 65535), "value 65535 looks like an error code: past readings are 0 to"),
         (ReadingRow("0", NOW, -1), "value -1 is negative, but the readings are counts"),
     ],
