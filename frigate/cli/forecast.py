@@ -80,7 +80,7 @@ FORECAST = Command(
         Argument(
             "--close A,B",
             "close the road from A to B; with one id, close a node and all its roads (in a city on "
-            "roads: a road); may be repeated",
+            "roads: a road); with the name of a street, close the street; may be repeated",
             repeated=True,
         ),
         Argument("--add A,B[,METRES]", "add a road from A to B; may be repeated", repeated=True),

@@ -38,7 +38,9 @@ REPORT = Command(
     (
         RUN,
         Argument("-o --output FILE", "the page to write", Path, default=Path("report.html")),
-        Argument("--close A,B", "show the day with the road from A to B closed; may be repeated", repeated=True),
+        Argument(
+            "--close A,B", "show the day with the road from A to B, or a street, closed; may be repeated", repeated=True
+        ),
         OTHER_CITY,
         Argument(
             "--test PERIOD",

@@ -1,11 +1,11 @@
-"""Roads closed and added by name: "41,42" for a road, or a node with all its roads."""
+"""Roads closed and added by name: "41,42" for a road, a node with all its roads, or a street by its name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from frigate.city.network import Road, RoadNetwork
-from frigate.errors import CityError
+from frigate.errors import CityError, did_you_mean
 
 Roads = Sequence[str | Road]
 
@@ -18,8 +18,8 @@ def edit_network(network: RoadNetwork, *, close: Roads = (), add: Roads = ()) ->
     network
         Nodes are intersections, or roads joined by turns.
     close
-        One-way roads, each "A,B" or (A, B); or a node, which closes all its roads. In a city on roads a node is a
-        road, and "A,B" also names it.
+        One-way roads, each "A,B" or (A, B); a node, which closes all its roads; or a street, which closes every open
+        road of that name. In a city on roads a node is a road, and "A,B" also names it.
     add
         One-way roads, each "A,B", (A, B) or "A,B,metres".
     """
@@ -56,8 +56,13 @@ def edit_networks(networks: Sequence[RoadNetwork], *, close: Roads = (), add: Ro
 
 def about_closed(network: RoadNetwork, close: Roads) -> list[str]:
     """Notices about closing whole nodes, which are roads in a city on roads."""
+    known = _ids(network)
+    streets = [item for item in _listed(close) if isinstance(item, str) and _is_street(network, item, known)]
     notices = []
-    for node in _to_close(network, close)[1]:
+    for street in streets:
+        count = sum(len(part) for part in _street(network, street))
+        notices.append(f"closed {street.strip()}: {count} road{'s' * (count != 1)} of that name.")
+    for node in _to_close(network, [item for item in _listed(close) if item not in streets])[1]:
         at = network.row_of(node)
         of_roads = len(network.lines) > 0
         count = int(((network.senders == at) | (network.receivers == at)).sum())
@@ -72,7 +77,7 @@ def _listed(roads: Roads) -> Roads:
 
 def _to_close(network: RoadNetwork, close: Roads) -> tuple[list[Road], list[str]]:
     """The edges to close, and the nodes to close with all their edges."""
-    known = {str(node_id) for node_id in network.node_ids.tolist()}
+    known = _ids(network)
     of_roads = len(network.lines) > 0
     roads: list[Road] = []
     nodes: list[str] = []
@@ -83,19 +88,47 @@ def _to_close(network: RoadNetwork, close: Roads) -> tuple[list[Road], list[str]
             nodes.append(text)
         elif of_roads and by_ends in known:
             nodes.append(by_ends)
+        elif isinstance(item, str) and _is_street(network, item, known):
+            of_street, at_street = _street(network, item)
+            roads += of_street
+            nodes += at_street
         else:
-            roads.append(_ends(item, "--close", of_roads=of_roads))
+            names = network.names if of_roads else network.edges.name
+            roads.append(_ends(item, "--close", of_roads=of_roads, streets=names))
     return roads, nodes
 
 
-def _ends(road: str | Road, option: str, *, of_roads: bool = False) -> Road:
+def _ids(network: RoadNetwork) -> set[str]:
+    return {str(node_id) for node_id in network.node_ids.tolist()}
+
+
+def _is_street(network: RoadNetwork, text: str, known: set[str]) -> bool:
+    """Whether a text is the name of a street with an open road, and no id."""
+    return text.strip() not in known and any(_street(network, text))
+
+
+def _street(network: RoadNetwork, name: str) -> tuple[list[Road], list[str]]:
+    """The open roads of a street as edges or, in a city on roads, as nodes. Capitals do not matter."""
+    wanted = name.strip().casefold()
+    ids = network.node_ids.tolist()
+    if len(network.lines):
+        named = zip(ids, network.names.tolist(), network.passable.tolist(), strict=bool(len(network.names)))
+        return [], [str(node) for node, street, is_open in named if is_open and street and street.casefold() == wanted]
+    e = network.edges
+    every = zip(e.senders.tolist(), e.receivers.tolist(), e.name.tolist(), strict=True)
+    return [(ids[a], ids[b]) for a, b, street in every if street and street.casefold() == wanted], []
+
+
+def _ends(road: str | Road, option: str, *, of_roads: bool = False, streets: Iterable[str] = ()) -> Road:
     if not isinstance(road, str):
         return road  # the network checks it
     parts = [part.strip() for part in road.split(",")]
     if len(parts) != 2 or not all(parts):
         way = "its id, or a turn by its two roads, as" if of_roads else "its two end nodes, as"
         example = f'{option} "41>42", {option} "41>42,42>43"' if of_roads else f"{option} 41,42"
-        raise CityError(f'{option} "{road}": name a one-way road by {way} {example}')
+        hint = did_you_mean(road.strip(), sorted({str(name) for name in streets} - {""}))
+        by_name = ", or an open street by its name" if option == "--close" else ""
+        raise CityError(f'{option} "{road}"{hint}: name a one-way road by {way} {example}{by_name}')
     return parts[0], parts[1]
 
 

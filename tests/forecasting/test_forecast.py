@@ -19,12 +19,13 @@ from frigate.city.network import RoadNetwork
 from frigate.city.stream import RoadNetworkStream
 from frigate.demand.tables import DEMAND_NODE
 from frigate.errors import CityError, SettingsError
-from frigate.forecasting.edits import edit_network
+from frigate.forecasting.edits import about_closed, edit_network, edit_networks
 from frigate.forecasting.forecaster import Forecaster
 from frigate.forecasting.live import Live
 from frigate.forecasting.result import COLUMNS
 from frigate.nn.batch import Batch
 from frigate.roads.feature_cache import ensure_road_features
+from frigate.roads.on_roads import on_roads
 from tests.support.errors import names, raises
 from tests.support.forecast_runs import SIDE, START_S, STEP_S, S, forecast, grid, readings, small_city, small_run
 
@@ -523,6 +524,37 @@ def test_roads_are_closed_and_added_by_their_ends() -> None:
     assert 200 < pairs[0, 6] < 300  # as the crow flies
     assert edit_network(network).fingerprint == network.fingerprint
     assert edit_network(grid(text=True), close=["n0,n1"]).num_edges == network.num_edges - 1
+
+
+def named_grid() -> RoadNetwork:
+    """The grid, with a bridge over two roads both ways."""
+    plain = grid()
+    ends = zip(plain.senders.tolist(), plain.receivers.tolist(), strict=True)
+    names = ["Tanner Bridge" if {a, b} in ({6, 7}, {7, 8}) else "" for a, b in ends]
+    return plain.with_roads(replace(plain.edges, name=np.array(names)))
+
+
+def test_a_street_is_closed_by_its_name() -> None:
+    network = named_grid()
+    by_name = edit_network(network, close=["tanner bridge "])
+    by_ends = edit_network(network, close=["6,7", "7,6", "7,8", "8,7"])
+    assert by_name.fingerprint == by_ends.fingerprint != network.fingerprint
+    assert about_closed(network, ["tanner bridge "]) == ["closed tanner bridge: 4 roads of that name."]
+    (partly,) = edit_networks([by_ends.reopen([(6, 7)])], close=["Tanner Bridge"])  # of which three roads are closed
+    assert partly.fingerprint == by_ends.fingerprint
+    with raises(CityError, '--close "Taner Bridge"', '"Tanner Bridge"'):
+        edit_network(network, close=["Taner Bridge"])
+    with raises(CityError, '--close "Tanner Bridge"'):  # no road of it is open
+        edit_network(by_ends, close=["Tanner Bridge"])
+
+
+def test_in_a_city_on_roads_a_street_is_its_roads() -> None:
+    line = on_roads(named_grid())
+    roads = [str(node) for node, name in zip(line.node_ids, line.streets, strict=True) if name == "Tanner Bridge"]
+    if not len(line.names):
+        line = replace(line, names=line.streets)
+    closed = edit_network(line, close=["Tanner Bridge"])
+    assert len(roads) >= 4 and closed.fingerprint == line.close_nodes(roads).fingerprint
 
 
 @pytest.mark.parametrize(
