@@ -84,6 +84,8 @@ def print_evaluation(result: Evaluation) -> None:
     dropped = _print_scores(result.table_rows())
     if result.minus_best is not None:
         say(result.comparison_line())
+    if result.intervals is not None:
+        say(result.intervals.line())
     at_sensors = result.sensor_table()
     if at_sensors:
         print()

@@ -32,6 +32,7 @@ from frigate.city.split import Period, Split, windows_in
 from frigate.city.stream import RoadNetworkStream
 from frigate.config import Task, preset
 from frigate.errors import SettingsError
+from frigate.evaluation.coverage import score_intervals
 from frigate.evaluation.metrics import Measure, Scores, interval
 from frigate.evaluation.results import Comparison, Evaluation, ScoreRow
 from frigate.forecasting.forecaster import Forecaster
@@ -44,6 +45,7 @@ from frigate.nn.windows import Windows
 from frigate.progress import Progress, plain_progress, print_line
 from frigate.roads.feature_cache import features_of
 from frigate.roads.nearest_sensors import hops_to
+from frigate.training.intervals import DEFAULT_LEVEL
 from frigate.training.run import Run, RunOnCity
 
 ZERO = "zero"
@@ -126,7 +128,11 @@ def evaluate(
     if run.settings.train.validation == "unseen":
         chosen = "The unseen nodes chose the checkpoint (validation = unseen), as in the paper"
         notes.append(f"{chosen}, so the scores are too good.")
-    return replace(evaluation, note=" ".join(filter(None, notes)))
+    intervals = None
+    if run.intervals is not None and run.intervals.allows(DEFAULT_LEVEL):
+        seed = run.settings.train.seed
+        intervals = score_intervals(forecaster, run_on_city, level=DEFAULT_LEVEL, seed=seed)
+    return replace(evaluation, note=" ".join(filter(None, notes)), intervals=intervals)
 
 
 def forecaster_of(run_on_city: RunOnCity, device: str | torch.device | None, *, kernels: str = "auto") -> Forecaster:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.errors import SettingsError
+from frigate.evaluation.coverage import IntervalScores
 from frigate.evaluation.metrics import Measure, Summary
 from frigate.notebook import card, table
 from frigate.text import table_lines, unit_text
@@ -85,6 +86,7 @@ class Evaluation:
     best_node_mae: NDArray[np.float64] | None = field(repr=False, compare=False)  # [N] the best baseline's
     own_past: tuple[ScoreRow, ...] = ()  # baselines for sensors only, if `rows` are of unseen nodes
     minus_best: Comparison | None = None  # None: there is no baseline
+    intervals: IntervalScores | None = None  # None: the run has no intervals
 
     def __repr__(self) -> str:
         lines, _ = table_lines(self.table_rows(), width=sys.maxsize)
@@ -128,6 +130,7 @@ class Evaluation:
             "minus_best": None if self.minus_best is None else self.minus_best.to_json(),
             "rows": [row.to_json() for row in self.rows],
             "own_past": [row.to_json() for row in self.own_past],
+            "intervals": None if self.intervals is None else self.intervals.to_json(),
         }
 
     def table_rows(self) -> TextTable:

@@ -142,13 +142,20 @@ class Intervals:
     def checked(self, level: float) -> float:
         """The level; SettingsError if the sensors are too few for it."""
         level = parse_level(level)
-        count = min(each.scores.all_sensors for each in (self.places, self.sensors) if each is not None)
-        if count < least_sensors(level):
+        count = self._count()
+        if not self.allows(level):
             raise SettingsError(
                 f"level = {level:g}: the run's {count} sensors give at most {math.floor(highest_level(count))} %. "
                 f"Give a lower level, or train with at least {least_sensors(level)} sensors"
             )
         return level
+
+    def allows(self, level: float) -> bool:
+        """Whether there are enough sensors for this level, in percent."""
+        return self._count() >= least_sensors(level)
+
+    def _count(self) -> int:
+        return min(each.scores.all_sensors for each in (self.places, self.sensors) if each is not None)
 
     def _kinds(
         self, there: NDArray[np.bool_], sensor: NDArray[np.bool_]
