@@ -58,7 +58,7 @@ def test_no_module_imports_a_test_module() -> None:
         (FrigateError, "h5py", False),  # of which a MissingExtraError is one kind
     ],
 )
-def test_an_error_is_told_by_its_kind_and_by_what_it_names(kind: type[FrigateError], word: str, right: bool) -> None:
+def test_raises_checks_the_class_and_the_named_values(kind: type[FrigateError], word: str, right: bool) -> None:
     found = True
     try:
         with raises(kind, word):
@@ -68,7 +68,7 @@ def test_an_error_is_told_by_its_kind_and_by_what_it_names(kind: type[FrigateErr
     assert found == right
 
 
-def test_a_number_is_named_only_as_a_whole() -> None:
+def test_a_number_counts_only_as_a_whole_word() -> None:
     message = 'a.csv line 53: "A22" and 1.5 and 2,001, 7.'
     assert all(names(message, word) for word in ("a.csv line 53", '"A22"', "1.5", "2,001", "7"))
     assert not any(names(message, word) for word in ("line 5", "A2", "1", "5", "2", "001"))

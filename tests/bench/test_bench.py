@@ -237,7 +237,7 @@ def test_the_result_says_what_was_measured(result: dict[str, Any]) -> None:
         assert told["over_floor"] == {"step": None, "forecast": None} and ours["forecast_graph_ms"] is None
 
 
-def test_a_person_is_told_each_number_once(result: dict[str, Any]) -> None:
+def test_each_number_is_printed_once(result: dict[str, Any]) -> None:
     rows = rows_of(result)
     told = ("training step, 2 windows", "training step, all nodes decoded", "forecast", "live update")
     expected = [f"{name}: {words}" for name in PRESETS for words in told]

@@ -70,7 +70,7 @@ def test_a_value_for_hours_is_stuck(quantity: str, step_s: int, needed: int) -> 
     assert whole.stuck == ("n1",)  # nothing else was ever read
 
 
-def test_a_stuck_sensor_is_told_with_its_times() -> None:
+def test_a_stuck_sensor_is_listed_with_its_times() -> None:
     values = noise(400)
     values[100:200, 1] = 61.5
     report = check_city(city_of(values))

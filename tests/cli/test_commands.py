@@ -121,7 +121,7 @@ def copy(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("words", "status", "said"),
     [(["--version"], 0, "frigate "), (["tarin"], 2, "tarin"), (["check", "nowhere"], 2, "nowhere")],
 )
-def test_a_process_of_torchrun_ends_with_its_status_and_its_words_but_without_pythons_teardown(
+def test_a_process_of_torchrun_keeps_its_status_and_output_and_skips_the_teardown(
     words: list[str], status: int, said: str
 ) -> None:
     code = "import atexit, runpy; atexit.register(print, 'teardown'); runpy.run_module('frigate', None, '__main__')"
@@ -612,7 +612,7 @@ def test_a_city_that_cannot_be_trained_on_is_refused(sensors: int, snapshots: in
     assert not (tmp_path / "run").exists()
 
 
-def test_broken_files_are_told_apart(copy: Path) -> None:
+def test_each_broken_file_has_its_own_message(copy: Path) -> None:
     path = next((copy / "run").glob("checkpoint-*/weights.safetensors"))
     path.write_bytes(path.read_bytes()[:-9])
     for command in ("evaluate", "forecast"):

@@ -38,7 +38,7 @@ def test_counts_are_summed_and_an_absent_node_is_left_out() -> None:
     assert "Busiest" in title
 
 
-def test_of_speeds_the_mean_is_told_and_the_slowest_are_listed() -> None:
+def test_a_summary_of_speeds_has_the_mean_and_the_slowest() -> None:
     made = a_forecast([[30, 50, 10], [50, 50, 20]], quantity="speed")
     assert " 35" in total_line(made)
     title, rows = busiest(made)

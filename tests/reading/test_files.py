@@ -54,7 +54,7 @@ def named(name: str) -> City:
 # What Frigate did not write
 
 
-def test_a_city_made_by_hand_is_replaced_only_when_told_to(tmp_path: Path) -> None:
+def test_a_city_made_by_hand_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     folder = by_hand(tmp_path / "mine")
     with raises(CityError, str(folder), "readings.csv", "--overwrite"):
         write_city(town(), folder)
@@ -65,7 +65,7 @@ def test_a_city_made_by_hand_is_replaced_only_when_told_to(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["edges.csv", "city.toml", "changes.csv"])
-def test_a_city_that_was_edited_is_replaced_only_when_told_to(name: str, tmp_path: Path) -> None:
+def test_an_edited_city_is_replaced_only_with_overwrite(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "city"
     write_city(town(), folder, csv=True)
     read_city(folder)

@@ -151,7 +151,7 @@ def test_a_call_that_waits_for_ever_ends(tmp_path: Path, monkeypatch: pytest.Mon
     assert in_sandbox(jobs.same, 5) == (5,)
 
 
-def test_a_killed_worker_is_told_apart_from_a_damaged_file(tmp_path: Path) -> None:
+def test_a_killed_worker_is_not_reported_as_a_damaged_file(tmp_path: Path) -> None:
     killer = threading.Thread(target=lambda: os.kill(int(awaited(tmp_path / "pid")), signal.SIGKILL))
     killer.start()
     with raises(CityError, "pid", "killed", "memory"):
@@ -197,7 +197,7 @@ def test_no_file_may_be_endless(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
-def test_a_full_temporary_folder_is_told_apart_from_a_damaged_file() -> None:
+def test_a_full_temporary_folder_is_not_reported_as_a_damaged_file() -> None:
     with raises(FrigateError, "No space left on device", "TMPDIR"):
         in_sandbox(jobs.fill)
     sandbox._end_all()  # that one is spoilt

@@ -438,7 +438,7 @@ def test_sixteen_anchors_on_a_large_network(choice: str) -> None:
     assert 0 < measured.expansion <= 1 + 1e-9
 
 
-def test_an_area_without_sensors_is_told_from_sensors_that_stand_anywhere() -> None:
+def test_an_area_without_sensors_differs_from_scattered_sensors() -> None:
     network = grid_network(24)
     east = (network.lon - network.lon.min()) / np.ptp(network.lon)
     for share in (0.1, 0.3, 0.9):

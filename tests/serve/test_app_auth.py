@@ -115,7 +115,7 @@ def open_served(town: Town, tmp_path: Path) -> Iterator[Served]:
     store.close()
 
 
-def test_who_asks_too_often_is_told_to_wait(open_served: Served) -> None:
+def test_too_many_requests_are_asked_to_wait(open_served: Served) -> None:
     answers = [open_served.client.get("/v1/closures") for _ in range(30)]
     told = [answer for answer in answers if answer.status_code == 429]
     assert 0 < len(told) < 30 and answers[0].status_code == 200

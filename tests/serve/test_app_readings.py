@@ -243,7 +243,7 @@ def test_batches_that_wait_together_are_written_together(slow: tuple[Ingest, Slo
     assert len(store.writes) <= 2 and sum(store.writes) == 10 and ingest.waiting_rows == 0
 
 
-def test_a_store_that_is_gone_is_told_to_all_who_wait_and_comes_back(slow: tuple[Ingest, SlowStore]) -> None:
+def test_every_waiting_request_learns_that_the_store_is_gone(slow: tuple[Ingest, SlowStore]) -> None:
     ingest, store = slow
     store.gone = True
     waiting = [ingest.submit([Reading("a", k, 1.0)]) for k in range(3)]

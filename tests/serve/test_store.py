@@ -275,7 +275,7 @@ def test_threads_leave_no_connections_behind(tmp_path: Path) -> None:
         store.closures()
 
 
-def test_who_waits_too_long_to_read_is_told_to_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_waits_too_long_is_asked_to_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("frigate.serve.store.sqlite.WAIT_S", 0.05)
     store = open_store(str(tmp_path / "store.db"))
     with ExitStack() as busy:

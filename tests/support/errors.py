@@ -1,4 +1,4 @@
-"""Errors by their kind and by what they name; the sentence around it is free."""
+"""Checks an error by its class and by what its message names, not by its wording."""
 
 from __future__ import annotations
 

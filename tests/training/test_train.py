@@ -459,7 +459,7 @@ def test_memory_decides_only_the_micro_batch(name: str) -> None:
     assert math.isclose(runs[0].progress.best_mae, runs[1].progress.best_mae, rel_tol=1e-4)
 
 
-def test_a_loss_that_is_read_a_step_late_is_told_with_its_own_step() -> None:
+def test_a_loss_read_a_step_late_is_reported_with_its_own_step() -> None:
     """As on a GPU, where to read a step's loss is to wait for it."""
     told: dict[int, list[tuple[int, int, float]]] = {}
     for behind in (0, 1):
