@@ -85,12 +85,3 @@ def nodes_first(each: Tensor) -> Tensor:
 def _row_sums(features: Tensor, weight: Tensor, start: Tensor, index: Tensor) -> Tensor:
     rows = torch.repeat_interleave(torch.arange(len(features), device=features.device), start.diff())
     return torch.zeros_like(features).index_add(0, rows, weight.to(features.dtype)[:, None] * features[index])
-
-
-def is_standard(lstm: nn.Module) -> bool:
-    """Whether an LSTM is the kind the kernels support: one layer, one direction, biases, no projection."""
-    if type(lstm) is nn.LSTMCell:
-        return lstm.bias
-    if type(lstm) is not nn.LSTM:
-        return False
-    return lstm.num_layers == 1 and not lstm.bidirectional and lstm.bias and not lstm.proj_size

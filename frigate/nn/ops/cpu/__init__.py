@@ -6,15 +6,19 @@ a time, the LSTM a few nodes at a time, with no copy in between.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from frigate.nn.ops.cpu.layers import gated_layers
-from frigate.nn.ops.cpu.lstm import BlockedLstm
-from frigate.nn.ops.reference import Backend, State, Tensors, is_standard, nodes_first
+from frigate.nn.ops.reference import Backend, State, Tensors, nodes_first
 from frigate.nn.ops.sparse import SparseMatrix, multiply
 from frigate.nn.topology import Topology
+
+BLOCK_ROWS = 2048  # nodes times windows whose gates are in memory at once
 
 
 class CpuBackend(Backend):
@@ -40,26 +44,35 @@ class CpuBackend(Backend):
         return functional.layer_norm(h.transpose(0, 1), norm.normalized_shape, weight, bias, norm.eps).transpose(0, 1)
 
     def encode(self, lstm: nn.LSTM, z: Tensor, state: State) -> State:
-        return BlockedLstm(lstm)(z, *state) if is_standard(lstm) else super().encode(lstm, z, state)
+        """Same as the reference. In training, gates are computed again in backward: storing them is no faster."""
+        encode = partial(super().encode, lstm)
+        if not torch.is_grad_enabled():
+            return encode(z, state)
+        B = z.shape[1]
+        block = max(1, BLOCK_ROWS // B)
+        ends = []
+        for first in range(0, max(1, len(z)), block):
+            nodes, rows = slice(first, first + block), slice(first * B, (first + block) * B)
+            part = z[nodes], (state[0][rows], state[1][rows])
+            ends.append(checkpoint(encode, *part, use_reentrant=False, preserve_rng_state=False))
+        hidden, cell = zip(*ends, strict=True)
+        return torch.cat(hidden), torch.cat(cell)
 
     def decode(
         self, lstm: nn.LSTMCell, readout: nn.Module, state: State, prior: Tensor, y: Tensor, known: Tensor
     ) -> Tensor:
         """Same as the reference, but the prior's term in the readout's first layer is computed once for all steps."""
-        if not (is_standard(lstm) and isinstance(readout, nn.Sequential) and isinstance(readout[0], nn.Linear)):
+        if not (isinstance(readout, nn.Sequential) and isinstance(readout[0], nn.Linear)):
             return super().decode(lstm, readout, state, prior, y, known)
-        (B, H, C) = known.shape
         D = lstm.hidden_size
-        N = len(prior) // known.shape[0]
+        N = len(prior) // len(known)
         first, *rest = readout
         assert isinstance(first, nn.Linear)
         of_hidden, of_cell, of_prior = torch.split(first.weight.T, [D, D, prior.shape[1]])
         constant = torch.addmm(first.bias, prior, of_prior)
-        cell = BlockedLstm(lstm)
         steps = []
-        for k in range(H):
-            inputs = torch.cat([y, known[:, k].repeat(N, 1)], dim=-1)
-            state = cell(inputs.view(N, B, 1, 1 + C), *state)
+        for k in range(known.shape[1]):
+            state = lstm(torch.cat([y, known[:, k].repeat(N, 1)], dim=-1), state)
             y = torch.addmm(constant, state[0], of_hidden).addmm_(state[1], of_cell)
             for layer in rest:
                 y = layer(y)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from frigate.nn.ops.reference import Backend, State, Tensors, is_standard
+from frigate.nn.ops.reference import Backend, State, Tensors
 from frigate.nn.ops.sparse import SparseMatrix, multiply
 from frigate.nn.topology import Topology
 
@@ -85,8 +85,11 @@ def suits_matrix_units(dtype: torch.dtype, width: int) -> bool:
 
 
 def encoder_fits(lstm: nn.Module) -> bool:
-    """Whether the kernels support this LSTM."""
-    return is_standard(lstm) and isinstance(lstm, nn.LSTM) and lstm.batch_first and lstm.hidden_size == lstm.input_size
+    """Whether the kernels support this LSTM: one layer and direction, biases, inputs as wide as states."""
+    if type(lstm) is not nn.LSTM:
+        return False
+    plain = lstm.num_layers == 1 and not lstm.bidirectional and lstm.bias and not lstm.proj_size
+    return plain and lstm.batch_first and lstm.hidden_size == lstm.input_size
 
 
 def decoder_fits(lstm: nn.Module, readout: nn.Module) -> bool:
