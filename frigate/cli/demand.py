@@ -18,12 +18,14 @@ def run(args: Namespace) -> None:
     from frigate.demand.trip_model import estimate_demand
     from frigate.pages.demand_page import check_suffix, write_flows
 
-    road = None if args.through is None else _ends(args.through)
     if args.output is not None:
         check_suffix(args.output)
-    if args.output is None and road is None:
+    if args.output is None and args.through is None:
         raise SettingsError("name a file for the flows with -o, or a road with --through")
+    road = None if args.through is None else _road(args.through)
     city = read(args.city)
+    if isinstance(road, str) and not len(city.network.lines):
+        raise _not_a_road(road)
     if road is not None:
         find_road(city.stream.usual_network(), road)
     with status("Estimating demand"):
@@ -43,7 +45,8 @@ def run(args: Namespace) -> None:
         )
         return
     if road is not None and through is not None:
-        say(f"{road[0]} -> {road[1]}: about {through.vehicles_per_day:,.0f} vehicles a day. The largest movements:")
+        name = road if isinstance(road, str) else " -> ".join(road)
+        say(f"{name}: about {through.vehicles_per_day:,.0f} vehicles a day. The largest movements:")
         for movement in through.movements[:LISTED]:
             (a, b) = movement.origin
             (c, d) = movement.destination
@@ -54,11 +57,16 @@ def run(args: Namespace) -> None:
         say(f"Flows of {roads:,} roads by kind of day and hour, from {sensors:,} sensors: {args.output}")
 
 
-def _ends(text: str) -> tuple[str, str]:
+def _road(text: str) -> tuple[str, str] | str:
+    """The two end nodes of a road, or its own id."""
     parts = [part.strip() for part in text.split(",")]
-    if len(parts) != 2 or not all(parts):
-        raise SettingsError(f'--through "{text}": name a road by its two end nodes, as --through 41,42')
-    return parts[0], parts[1]
+    if len(parts) > 2 or not all(parts):
+        raise _not_a_road(text)
+    return (parts[0], parts[1]) if len(parts) == 2 else parts[0]
+
+
+def _not_a_road(text: str) -> SettingsError:
+    return SettingsError(f'--through "{text}": name a road by its two end nodes, as --through 41,42')
 
 
 DEMAND = Command(
@@ -68,7 +76,7 @@ DEMAND = Command(
     (
         CITY_FOLDER,
         Argument("-o --output FILE", "write the flows of all roads: .html (a map), .geojson or .parquet", Path),
-        Argument("--through A,B", "list the trips that pass the road from node A to node B; a page draws them"),
+        Argument("--through A,B", "list the trips that pass the road from A to B; a page draws them"),
         Argument("--seed N", "of the sampled trips", int, 0),
         JSON,
     ),

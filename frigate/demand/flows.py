@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.calendar import BINS, HOUR_S, KINDS_OF_DAY
-from frigate.city.network import NodeId, RoadNetwork
+from frigate.city.network import NodeId, Road, RoadNetwork
 from frigate.demand.estimate import Demand
 from frigate.errors import CityError
 
@@ -73,13 +73,24 @@ class Movement:
     vehicles_per_day: float
 
 
-def find_road(network: RoadNetwork, road: tuple[NodeId, NodeId]) -> int:
-    """The row of the road from one node to another; ids may be given as text."""
-    ends = (network.node_ids[rows].astype(str) for rows in (network.senders, network.receivers))
-    found = np.flatnonzero(np.logical_and(*(column == str(end) for column, end in zip(ends, road, strict=True))))
-    if len(found) == 0:
-        raise CityError(f"there is no road from {road[0]} to {road[1]}. Name its two end nodes, as 41,42")
-    return int(found[0])
+def find_road(network: RoadNetwork, road: Road | NodeId) -> tuple[int, bool]:
+    """The row of a road, and whether it is that of a node: in a city on roads, a node is a road.
+
+    A road is named by its two end nodes, in a city on roads also by its own id. Ids may be given as text.
+    """
+    on_roads = len(network.lines) > 0
+    if isinstance(road, tuple):
+        by_ends = np.flatnonzero(network.node_ids.astype(str) == ">".join(map(str, road)))
+        if on_roads and len(by_ends):
+            return int(by_ends[0]), True
+        ends = (network.node_ids[rows].astype(str) for rows in (network.senders, network.receivers))
+        found = np.flatnonzero(np.logical_and(*(column == str(end) for column, end in zip(ends, road, strict=True))))
+        if len(found) == 0:
+            raise CityError(f"there is no road from {road[0]} to {road[1]}. Name its two end nodes, as 41,42")
+        return int(found[0]), False
+    if not on_roads:
+        raise CityError(f'"{road}" is no road. Name a road by its two end nodes, as 41,42')
+    return network.row_of(road), True
 
 
 @dataclass(frozen=True)
@@ -87,17 +98,33 @@ class Through:
     """The trips that pass a road (select-link analysis), averaged over the route sets."""
 
     row: int  # of the road
+    is_node: bool  # whether that is the row of a node: a road of a city on roads
     movements: tuple[Movement, ...]  # largest flow first
     road_flow: NDArray[np.float64]  # [K,E] their flow on each road, vehicles per hour, by kind of day and hour
+    node_flow: NDArray[np.float64]  # [K,N] their flow at each node
     starting: NDArray[np.float64]  # [E] vehicles per day whose trip starts on each road
     ending: NDArray[np.float64]  # [E] vehicles per day whose trip ends there
+
+    @property
+    def own_flow(self) -> NDArray[np.float64]:
+        """[K] vehicles per hour on the road itself."""
+        return (self.node_flow if self.is_node else self.road_flow)[:, self.row]
 
     @property
     def vehicles_per_day(self) -> float:
         return float(self.starting.sum())
 
+    def end_shares(self, network: RoadNetwork) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """[N] the share of the trips that start at each node, and [N] of those that end there."""
+        total = max(self.vehicles_per_day, 1e-12)
 
-def trips_through(demand: Demand, road: tuple[NodeId, NodeId]) -> Through:
+        def at(nodes: NDArray[np.int64], daily: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.bincount(nodes, weights=daily, minlength=network.num_nodes) / total
+
+        return at(network.senders, self.starting), at(network.receivers, self.ending)
+
+
+def trips_through(demand: Demand, road: Road | NodeId) -> Through:
     """The trips that pass a road: their origins, destinations and routes.
 
     Parameters
@@ -105,21 +132,24 @@ def trips_through(demand: Demand, road: tuple[NodeId, NodeId]) -> Through:
     demand
         An estimated demand.
     road
-        Source and target node of the road.
+        Source and target node of the road; in a city on roads, its id.
     """
     network = demand.network
     per_hour = HOUR_S / demand.step_s / len(demand.sets)
-    row = find_road(network, road)
+    row, is_node = find_road(network, road)
     E = network.num_edges
     per_day = 24 * np.repeat([5.0, 2.0], 24) / 168  # hourly flows to vehicles on an average day
     flow = np.zeros((BINS, E))
+    node_flow = np.zeros((BINS, network.num_nodes))
     starting = np.zeros(E)
     ending = np.zeros(E)
     total: dict[tuple[int, int], float] = {}
     for k, trips in enumerate(demand.sets):
-        some = np.flatnonzero(trips.through_road[:, [row]].toarray().ravel())
+        passed = trips.through_node if is_node else trips.through_road
+        some = np.flatnonzero(passed[:, [row]].toarray().ravel())
         vehicles = demand.trips(k)[some].astype(np.float64) * per_hour  # [trips,K]
         flow += (trips.through_road[some].T @ vehicles).T
+        node_flow += (trips.through_node[some].T @ vehicles).T
         ends = trips.routes.origin[some], trips.routes.destination[some]
         daily = vehicles @ per_day
         for at, where in zip(ends, (starting, ending), strict=True):
@@ -129,4 +159,4 @@ def trips_through(demand: Demand, road: tuple[NodeId, NodeId]) -> Through:
     ids = network.node_ids[[network.senders, network.receivers]].T.tolist()  # [E] end nodes of each road
     ranked = sorted(total.items(), key=lambda item: -item[1])
     movements = tuple(Movement((*ids[a],), (*ids[b],), number) for (a, b), number in ranked if number > 0)
-    return Through(row, movements, flow, starting, ending)
+    return Through(row, is_node, movements, flow, node_flow, starting, ending)

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from frigate.experiments.plots import format_numbers
+from frigate.experiments.render import render
 from frigate.experiments.table import Cell, ResultTable, read_table
 from frigate.experiments.verdict import ANSWERS, RUN_TO_RUN, verdicts
-from frigate.pages.page import render
 from frigate.reading.files import write_file
 from frigate.text import duration
 

@@ -41,7 +41,10 @@ VEHICLES_PER_HOUR = Unit("vehicles", 3600)
 
 @dataclass(frozen=True)
 class Colours:
-    """The classes of values. A palette is "flow", "error", "change" (of both signs), or "kind" (of no order)."""
+    """The classes of values.
+
+    A palette is "flow", "error", "change" (of both signs), "kind" (of no order) or "fit" (right, too high, too low).
+    """
 
     palette: str
     edges: tuple[float, ...] | None = None  # between the classes; None: round numbers that fit the values
@@ -61,6 +64,7 @@ class Values:
     colours: Colours
     minus: Array | None = None  # as `of`; the page subtracts it
     at: NDArray[np.int64] | None = None  # [V] rows that have values; None: all
+    spread: Array | None = None  # [E] or [N] standard deviation of the logarithm of the values
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,6 @@ class Layer:
     times: Sequence[str] = ()  # of the frames, ISO
     kinds: Sequence[str] = ()  # of days, each with a frame for every hour
     note: str = ""  # instead of a time, if there is one frame
-    spread: Array | None = None  # [E] standard deviation of the logarithm of the roads' values
     crossed: Array | None = None  # rows of nodes to cross out
     crossed_roads: Array | None = None  # rows of roads to cross out
     crossed_text: str = ""  # what the crosses mean
@@ -110,7 +113,6 @@ class Packing:
             "times": list(layer.times),
             "kinds": list(layer.kinds),
             "note": layer.note,
-            "spread": self.put(layer.spread, f"{key}.spread"),
             "crossed": self.put(_rows(layer.crossed), f"{key}.crossed"),
             "crossed_roads": self.put(_rows(layer.crossed_roads), f"{key}.crossed_roads"),
             "crossed_text": layer.crossed_text,
@@ -125,6 +127,7 @@ class Packing:
             "of": self.put(values.of, name),
             "minus": self.put(values.minus, f"{name}.minus"),
             "at": self.put(_rows(values.at), f"{name}.at"),
+            "spread": self.put(values.spread, f"{name}.spread"),
             "unit": values.unit.meta(),
             **values.colours.meta(),
         }

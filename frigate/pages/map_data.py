@@ -81,6 +81,13 @@ def network_container(
     return encode({**meta, **more}, arrays)
 
 
+def road_text(network: RoadNetwork, row: int) -> str:
+    """A road for display: its name, if any, and its two ends."""
+    ends = f"{network.node_ids[network.senders[row]]} → {network.node_ids[network.receivers[row]]}"
+    name = str(network.edges.name[row])
+    return f"{name}, {ends}" if name else ends
+
+
 def detector_texts(names: NDArray[np.str_], moved_m: NDArray[np.float64]) -> tuple[str, ...]:
     """[N] the detectors at each node and how far the farthest was moved there; "" if none."""
     return tuple(

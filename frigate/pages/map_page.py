@@ -44,6 +44,7 @@ class History:
     lines: tuple[HistoryLine, ...]
     times: Sequence[str] = ()
     kinds: Sequence[str] = ()
+    compare: bool = False  # say by how much the second line exceeds the first
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Place:
     history: History | None = None
     main_sensors: MainSensors | None = None
     remarks: Mapping[int, Sequence[str]] = field(default_factory=dict)  # row of a node -> sentences about it
-    trips: Mapping[str, Any] | None = None  # through one road: `Trips` in page/src/service.ts, and its row as "road"
+    trips: Mapping[str, Any] | None = None  # through the selected place: `Trips` in page/src/service.ts
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class MapPage:
     open_frame: int = 0  # of the first layer, shown when the page opens
     closed_sets: Sequence[Sequence[int]] = ()  # rows of roads; a layer's `closed` says which set holds when
     place_first: bool = False  # whether the panel about a place comes before the others
-    select_road: int | None = None  # selected when the page opens
+    select: Mapping[str, int] | None = None  # row of a "road" or "node" that is selected when the page opens
 
 
 def form() -> str:
@@ -130,7 +131,7 @@ def _container(page: MapPage) -> bytes:
         "closed_sets": [list(rows) for rows in page.closed_sets],
         "place_first": page.place_first,
         "open": {"layer": page.layers[0].key, "frame": page.open_frame},
-        "select_road": page.select_road,
+        "select": None if page.select is None else dict(page.select),
     }
     return encode(meta, packing.arrays)
 
@@ -146,6 +147,7 @@ def _place(place: Place, packing: Packing) -> dict[str, Any]:
             "unit": history.unit.meta(),
             "times": list(history.times),
             "kinds": list(history.kinds),
+            "compare": history.compare,
             "lines": [
                 {
                     "name": line.name,

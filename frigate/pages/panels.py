@@ -12,7 +12,8 @@ from typing import Any
 from frigate.pages.layers import Unit
 
 Block = dict[str, Any]
-Cell = str | Block  # text, or text that leads to a place
+Link = dict[str, Any]  # text that leads to a place
+Cell = str | Link
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,12 @@ def table(
     }
 
 
-def node(text: str, row: int) -> Cell:
+def node(text: str, row: int) -> Link:
     """Text that leads to a node."""
     return {"text": text, "node": row}
 
 
-def road(text: str, row: int) -> Cell:
+def road(text: str, row: int) -> Link:
     """Text that leads to a road."""
     return {"text": text, "road": row}
 

@@ -19,7 +19,7 @@ from scipy.sparse.csgraph import dijkstra
 
 from frigate.calendar import hourly_bins, utc_offsets_s, wall_clock
 from frigate.city.timeline import Timeline
-from frigate.demand.flows import trips_through
+from frigate.demand.flows import Through, trips_through
 from frigate.forecasting.live import Live
 from frigate.forecasting.road_flow import closed_roads
 from frigate.pages.wire import rounded
@@ -29,7 +29,6 @@ from frigate.serve.issued import IssuedForecast, issue
 from frigate.serve.store import PERIOD_US, Closure, Store
 from frigate.training.run import Run
 
-TRIP_ENDS = 40  # origins, and destinations, that a select link lists
 SUPPORTS = 8  # sensors listed for a node
 
 
@@ -48,11 +47,10 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class SelectLink:
-    """The trips on a road in one hour, and the rows and shares of the nodes where they start and end, largest first."""
+    """The trips on a road, and the kind of day and hour that it is now."""
 
-    vehicles_per_hour: float
-    origins: list[tuple[int, float]]
-    destinations: list[tuple[int, float]]
+    through: Through
+    hour: int
 
 
 class Engine:
@@ -143,22 +141,13 @@ class Engine:
         with self._alone:
             return self.live.road_flow(nodes, networks, times_s)
 
-    def select_link(self, road: tuple[str, str], *, now_s: int) -> SelectLink | None:
+    def select_link(self, road: tuple[str, str] | str, *, now_s: int) -> SelectLink | None:
         """The trips that use a road; None without demand."""
-        demand = self.live.demand
-        network = self.city.network
-        if demand is None:
+        if self.live.demand is None:
             return None
-        through = trips_through(demand, road)
         offset_s = int(utc_offsets_s(np.array([now_s]), self.city.timezone)[0])
-        now = int(hourly_bins(wall_clock(np.array([now_s + offset_s])))[0])
-        total = max(float(through.starting.sum()), 1e-12)
-        ends = [
-            np.bincount(at, weights=daily, minlength=network.num_nodes) / total
-            for at, daily in ((network.senders, through.starting), (network.receivers, through.ending))
-        ]
-        ranked = [[(int(n), float(share[n])) for n in np.argsort(-share)[:TRIP_ENDS] if share[n] > 0] for share in ends]
-        return SelectLink(float(through.road_flow[now, through.row]), *ranked)
+        hour = int(hourly_bins(wall_clock(np.array([now_s + offset_s])))[0])
+        return SelectLink(trips_through(self.live.demand, road), hour)
 
     def main_sensors(self, row: int) -> list[tuple[int, float]]:
         """The sensors that a node's forecast rests on, most important first: row and distance by road in metres.

@@ -103,7 +103,7 @@ export class App {
   }
 
   /** The layers to choose from; the one shown stays, where it is still there, and so does its frame. */
-  setLayers(layers: Layer[], show?: string, frame?: number): void {
+  setLayers(layers: Layer[], { show, frame, keep = false }: { show?: string; frame?: number; keep?: boolean } = {}): void {
     const before = this.layer as Layer | undefined;
     this.layers = layers;
     const wanted = show ?? before?.key;
@@ -114,16 +114,17 @@ export class App {
     else this.frame = before ? frames.nearest(this.frame, before.frames) : frames.ahead;
     this.chooser.replaceChildren(...layers.map(({ key, title }) => h("option", { value: key, selected: key === this.layer.key }, title)));
     this.chooser.hidden = layers.length < 2;
-    this.refreshLayer();
+    this.refreshLayer(keep);
     if (!before) this.show(this.tab);
   }
 
-  showLayer(key: string): void {
+  /** `keep`: the panel stays as it is. */
+  showLayer(key: string, { keep = false } = {}): void {
     const before = this.layer;
     this.layer = this.layers.find((layer) => layer.key === key) ?? before;
     this.chooser.value = this.layer.key;
     this.frame = this.layer.frames.nearest(this.frame, before.frames);
-    this.refreshLayer();
+    this.refreshLayer(keep);
   }
 
   layerTitle(key: string): string | undefined {
@@ -239,10 +240,10 @@ export class App {
     for (const { update } of this.listeners) update();
   }
 
-  private refreshLayer(): void {
+  private refreshLayer(keep = false): void {
     this.restyle();
     this.setFrame(Math.max(0, Math.min(this.frame, this.layer.frames.count - 1)));
-    this.refresh("place");
+    if (!keep) this.refresh("place");
   }
 
   private get colours(): Ground {
@@ -303,10 +304,10 @@ export class App {
     const spots = this.spots.map(({ node, share, begins }): Symbol => {
       const [x, y] = network.local(...place(node));
       const shape = begins ? "disc" : "diamond";
-      return { x, y, shape, radius: 2.5 + (MAX_SPOT_PX - 2.5) * Math.sqrt(share / most), colour: SPOT_COLOURS[begins ? "from" : "to"], alpha: 0.8 };
+      return { x, y, shape, radius: Math.max(1, MAX_SPOT_PX * Math.sqrt(share / most)), colour: SPOT_COLOURS[begins ? "from" : "to"], alpha: 0.8 };
     });
     const crossed = [...layer.crossed.nodes.map((node) => cross(place(node), 1)), ...layer.crossed.roads.map((road) => cross(network.roadMiddle(road), 1))];
-    this.map.drawing.setSymbols([...spots, ...crossed, ...closed, ...planned]);
+    this.map.drawing.setSymbols(spots, [...crossed, ...closed, ...planned]);
     Object.assign(document.body.dataset, { spots: spots.length, crosses: closed.length + planned.length + crossed.length });
   }
 

@@ -166,7 +166,8 @@ export class Drawing implements CustomLayerInterface {
   private readonly numPieces: number;
   private readonly roads: Sheet;
   private readonly nodes: Sheet;
-  private readonly symbols = new Symbols();
+  private readonly below = new Symbols(); // symbols under the roads
+  private readonly above = new Symbols(); // and over them
   private styles: { roads: Style; nodes: Style } = { roads: { classes: [], edges: [] }, nodes: { classes: [], edges: [] } };
   private colours: Ground = { ink: "#000000", ground: "#ffffff", plain: "#cccccc", shut: "#cc0000", chosen: "#cc00cc" };
   private nodesFirst = false;
@@ -208,8 +209,9 @@ export class Drawing implements CustomLayerInterface {
     this.map?.triggerRepaint();
   }
 
-  setSymbols(symbols: Symbol[]): void {
-    this.symbols.set(symbols);
+  setSymbols(below: Symbol[], above: Symbol[]): void {
+    this.below.set(below);
+    this.above.set(above);
     this.map?.triggerRepaint();
   }
 
@@ -246,7 +248,8 @@ export class Drawing implements CustomLayerInterface {
     this.map = map;
     this.gl = gl;
     this.programs = { road: compile(gl, ROAD_VERTEX, ROAD_FRAGMENT), node: compile(gl, NODE_VERTEX, NODE_FRAGMENT) };
-    this.symbols.add(gl);
+    this.below.add(gl);
+    this.above.add(gl);
     this.roads.texture = gl.createTexture();
     this.nodes.texture = gl.createTexture();
     this.roads.changed = this.nodes.changed = true;
@@ -292,6 +295,7 @@ export class Drawing implements CustomLayerInterface {
       gl.uniform4f(at("chosen"), ...rgb(chosen), 1);
       return at;
     };
+    this.below.draw(gl, view, ground);
     let at = begin(this.programs.road, this.roads, this.network.onRoads ? this.styles.nodes : this.styles.roads);
     gl.uniform1f(at("stretch"), this.stretch * ratio);
     gl.uniform4f(at("shut"), ...rgb(shut), 1);
@@ -310,7 +314,7 @@ export class Drawing implements CustomLayerInterface {
       gl.drawElements(gl.TRIANGLES, 6 * this.network.nodes, gl.UNSIGNED_INT, 0);
     }
     gl.bindVertexArray(null);
-    this.symbols.draw(gl, view, ground);
+    this.above.draw(gl, view, ground);
   }
 
   private view(gl: WebGL2RenderingContext): View {

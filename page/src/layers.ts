@@ -9,6 +9,7 @@ export interface Values {
   rows: Float32Array[]; // of each frame
   unit: Unit;
   scale: Scale;
+  spread?: Float32Array; // standard deviation of the logarithm of the values
 }
 
 export interface Layer {
@@ -17,7 +18,6 @@ export interface Layer {
   frames: Frames;
   roads: Values | null;
   nodes: Values | null;
-  spread: Float32Array | null; // standard deviation of the logarithm of the roads' values
   crossed: { nodes: number[]; roads: number[]; text: string };
   closed: (frame: number) => number[]; // roads; the same array where it is the same roads
   planned: number[]; // roads that the layer takes as closed
@@ -46,7 +46,7 @@ const NONE: number[] = [];
 
 /** A layer with nothing beside its values. */
 export function plainLayer(parts: Pick<Layer, "key" | "title" | "frames" | "roads" | "nodes">): Layer {
-  return { ...parts, spread: null, crossed: { nodes: [], roads: [], text: "" }, closed: () => NONE, planned: [] };
+  return { ...parts, crossed: { nodes: [], roads: [], text: "" }, closed: () => NONE, planned: [] };
 }
 
 export class Forecast {
@@ -75,6 +75,19 @@ export class Forecast {
       nodes: { rows: [...container.rows("past"), ...nodes], ...about },
     });
   }
+}
+
+/** The routes of the trips through a road, at this hour. */
+export function throughLayer(container: Container<unknown>, name: string, network: Network): Layer {
+  const [roads, nodes] = [container.array("road_flow"), container.array("node_flow")];
+  const about = { unit: { text: network.meta.unit || "vehicles", per_s: 3600 }, scale: flowScale([network.onRoads ? nodes : roads], true) };
+  return plainLayer({
+    key: "through",
+    title: `Trips through ${name}`,
+    frames: new Frames([], [], "At this hour, usually"),
+    roads: { rows: [roads], ...about },
+    nodes: network.onRoads ? { rows: [nodes], ...about } : null,
+  });
 }
 
 /** The change, and the same values after and before. */
@@ -113,6 +126,7 @@ interface ValuesMeta {
   of: string;
   minus: string | null;
   at: string | null;
+  spread: string | null;
   unit: Unit;
   palette: Colours;
   edges: number[] | null;
@@ -128,7 +142,6 @@ export interface LayerMeta {
   times: string[];
   kinds: string[];
   note: string;
-  spread: string | null;
   crossed: string | null;
   crossed_roads: string | null;
   crossed_text: string;
@@ -152,7 +165,8 @@ export function readLayers(container: Container<{ layers: LayerMeta[]; closed_se
     const scale = makeScale(group[0], group.flatMap((of) => values.get(of)!), network.counts);
     for (const of of group) scales.set(of, scale);
   }
-  const read = (of: ValuesMeta | null): Values | null => of && { rows: values.get(of)!, unit: of.unit, scale: scales.get(of)! };
+  const read = (of: ValuesMeta | null): Values | null =>
+    of && { rows: values.get(of)!, unit: of.unit, scale: scales.get(of)!, spread: of.spread ? container.array(of.spread) : undefined };
   const rows = (name: string | null) => (name ? Array.from(container.array<Uint32Array>(name)) : []);
   return layers.map((layer) => {
     const closed = rows(layer.closed);
@@ -162,7 +176,6 @@ export function readLayers(container: Container<{ layers: LayerMeta[]; closed_se
       frames: readFrames(layer),
       roads: read(layer.roads),
       nodes: read(layer.nodes),
-      spread: layer.spread ? container.array(layer.spread) : null,
       crossed: { nodes: rows(layer.crossed), roads: rows(layer.crossed_roads), text: layer.crossed_text },
       closed: (frame) => sets[closed[frame]] ?? NONE,
       planned: rows(layer.planned),

@@ -4,10 +4,11 @@ import workerUrl from "maplibre-gl/dist/maplibre-gl-worker.mjs?url";
 import { App } from "./app";
 import { h } from "./dom";
 import { accuracyPanel, later, sensorsPanel } from "./health";
-import { type Closure, Forecast } from "./layers";
+import { type Closure, Forecast, type Layer, throughLayer } from "./layers";
+import type { Found } from "./mapview";
 import { Network } from "./network";
 import { historyChart, introPanel, placePanel } from "./place";
-import { Service } from "./service";
+import { Service, type Trips } from "./service";
 import { WhatIf } from "./whatif";
 
 async function start(): Promise<void> {
@@ -40,7 +41,7 @@ async function start(): Promise<void> {
           const details = await service.node(ids[row]);
           return { chart: () => historyChart(app, details, forecast.issued), mainSensors: details.main_sensors };
         },
-        trips: network.meta.has_demand ? (road) => service.trips(ids[network.source[road]], ids[network.target[road]]) : null,
+        trips: (what) => (network.meta.has_demand ? trips(what) : null),
         actions: (roads) => [h("p", {}, h("button", { type: "button", class: "main", onclick: () => whatIf.start(roads) }, "What if it closes?"))],
       }) },
       { key: "whatif", title: "What if", render: () => whatIf.panel() },
@@ -50,8 +51,28 @@ async function start(): Promise<void> {
   });
   const whatIf = new WhatIf(app, service, () => closures, showAll, readClosures);
 
-  function showAll(show?: string): void {
-    app.setLayers([forecast.layer, ...whatIf.layers], show);
+  let through: Layer[] = []; // the routes of the trips through what is selected
+
+  let asked = { key: "", answer: null as Promise<Trips> | null };
+
+  /** The trips through a road, asked for once for every forecast. */
+  function trips(what: Found): Promise<Trips> {
+    const key = `${JSON.stringify(what)} ${forecast.issued}`;
+    if (asked.key !== key || !asked.answer) asked = { key, answer: askTrips(what) };
+    return asked.answer!;
+  }
+
+  /** They come with their flow as a layer. */
+  async function askTrips(what: Found): Promise<Trips> {
+    const name = "node" in what ? network.nodeName(ids[what.node]) : `${network.roadName(what.road)}, ${network.roadEnds(what.road)}`;
+    const found = await service.trips("node" in what ? { node: ids[what.node] } : { source: ids[network.source[what.road]], target: ids[network.target[what.road]] });
+    through = [throughLayer(found, name, network)];
+    showAll(undefined, true);
+    return found.meta;
+  }
+
+  function showAll(show?: string, keep = false): void {
+    app.setLayers([forecast.layer, ...through, ...whatIf.layers], { show, keep });
     const closed = closures.filter(({ state }) => state !== "planned").map(({ source, target }) => network.road(source, target)).filter((road) => road !== undefined);
     app.setClosed(closed, whatIf.roads);
   }

@@ -5,6 +5,7 @@ import { App } from "./app";
 import { h } from "./dom";
 import type { Frames } from "./frames";
 import { type LayerMeta, mean, readFrames, readLayers, readValues } from "./layers";
+import type { Found } from "./mapview";
 import { Network, type NetworkMeta, type Unit } from "./network";
 import { type Block, panelOf } from "./panels";
 import { placePanel, type PlaceSource } from "./place";
@@ -17,15 +18,15 @@ interface PageMeta {
   panels: { key: string; title: string; blocks: Block[] }[];
   place: {
     intro: Block[];
-    history: { title: string; unit: Unit; times: string[]; kinds: string[]; lines: { name: string; style: string; of: string; at: string | null }[] } | null;
+    history: { title: string; unit: Unit; times: string[]; kinds: string[]; lines: { name: string; style: string; of: string; at: string | null }[]; compare: boolean } | null;
     main_sensors: { nodes: string; near: string; is_share: boolean } | null;
     remarks: Record<string, string[]>;
-    trips: (Trips & { road: number }) | null;
+    trips: Trips | null; // through the selected place
   };
   closed_sets: number[][];
   place_first: boolean;
   open: { layer: string; frame: number };
-  select_road: number | null;
+  select: Found | null;
 }
 
 async function read<Meta>(id: string): Promise<Container<Meta> | null> {
@@ -45,7 +46,7 @@ async function start(): Promise<void> {
     return;
   }
   const network = new Network(roads);
-  const { title, panels, place_first: placeFirst, open, select_road: selected } = page.meta;
+  const { title, panels, place_first: placeFirst, open, select } = page.meta;
   const layers = readLayers(page, network);
   const app = new App(network, {
     title,
@@ -59,34 +60,40 @@ async function start(): Promise<void> {
   });
   const traffic = (network.onRoads ? layers[0].nodes : layers[0].roads)?.rows;
   if (traffic) app.setTraffic(mean(traffic));
-  app.setLayers(layers, open.layer, open.frame);
-  if (selected !== null) app.select({ road: selected });
+  app.setLayers(layers, { show: open.layer, frame: open.frame });
+  if (select) app.select(select);
 }
 
 /** What a file knows of its places. */
 function placeSource(app: App, page: Container<PageMeta>): PlaceSource {
   const { network } = app;
+  const { select } = page.meta;
   const { intro, history, main_sensors: main, remarks, trips } = page.meta.place;
   const frames: Frames | null = history && readFrames(history);
   const lines = history?.lines.map((line) => ({ ...line, rows: readValues(page, line, network.nodes) })) ?? [];
   const nodes = main && page.array<Int32Array>(main.nodes);
   const near = main && page.array(main.near);
+  const hasLines = (row: number) => lines.some(({ rows }) => rows.some((values) => Number.isFinite(values[row])));
   const each = nodes ? nodes.length / Math.max(1, network.nodes) : 0;
   return {
     intro: () => panelOf(app, intro),
     node: async (row) => ({
-      chart: history && frames && {
-        title: history.title, unit: history.unit, frames,
+      chart: frames && history && hasLines(row) ? {
+        title: history.title, unit: history.unit, compare: history.compare, frames,
         lines: lines.map(({ name, style, rows }) => ({ name, css: style, values: rows.map((values) => values[row]) })).filter(({ values }) => values.some(Number.isFinite)),
-      },
+      } : null,
       mainSensors: Array.from({ length: each }, (_, k) => row * each + k)
         .filter((i) => nodes![i] >= 0 && nodes![i] !== row)
         .map((i) => ({ node: network.ids[nodes![i]], ...(main!.is_share ? { distance_m: null, share: near![i] } : { distance_m: near![i] }) })),
       words: remarks[row],
     }),
-    trips: trips && ((road) => (road === trips.road ? Promise.resolve(trips) : null)),
+    trips: (what) => (trips && select && same(what, select) ? Promise.resolve(trips) : null),
     actions: () => [],
   };
+}
+
+function same(one: Found, other: Found): boolean {
+  return "node" in one ? "node" in other && one.node === other.node : "road" in other && one.road === other.road;
 }
 
 void start();

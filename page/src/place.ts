@@ -4,9 +4,10 @@ import { type App, at, cityFacts, textOf } from "./app";
 import { chart, type ChartOptions, HOURS_AXIS, type Line, timesAxis } from "./chart";
 import { count, h, number, percent } from "./dom";
 import type { Frames } from "./frames";
-import type { Layer } from "./layers";
+import type { Values } from "./layers";
+import type { Found } from "./mapview";
 import { type NodeId, type Unit, unitText } from "./network";
-import type { NodeDetails, Trips } from "./service";
+import type { NodeDetails, RoadName, Trips } from "./service";
 
 /** Values of a place over the frames of a layer. */
 export interface FramesChart {
@@ -14,6 +15,7 @@ export interface FramesChart {
   unit: Unit;
   frames: Frames;
   lines: { name: string; css: string; values: ArrayLike<number> }[];
+  compare?: boolean; // say by how much the second line exceeds the first
 }
 
 export interface NodeFacts {
@@ -26,8 +28,8 @@ export interface PlaceSource {
   /** Shown where nothing is selected. */
   intro: () => HTMLElement;
   node: (row: number) => Promise<NodeFacts>;
-  /** The trips that pass a road; null where they are not known. */
-  trips: ((road: number) => Promise<Trips> | null) | null;
+  /** The trips that pass a road, or a node that is a road; null where they are not known. */
+  trips: (what: Found) => Promise<Trips> | null;
   /** Buttons under what can be closed, with its roads. */
   actions: (roads: number[]) => Node[];
 }
@@ -64,7 +66,7 @@ function valueNow(app: App, of: "nodes" | "roads", row: number): HTMLElement {
     const when = layer.frames.text(frame, app.time);
     const value = at(values, frame)[row];
     const kind = values.scale.kindOf(value);
-    const shown = kind === undefined ? [h("b", {}, number(value)), ` ${unitText(values.unit)}`] : [h("b", {}, kind)];
+    const shown = kind === undefined ? [h("b", {}, number(value)), ` ${unitText(values.unit)}`] : [h("span", { class: "kind" }, kind)];
     return [...shown, h("small", {}, when ? `${layer.title}, ${when}` : layer.title)];
   };
   return following(app, draw, h("p", { class: "value" }));
@@ -81,15 +83,22 @@ function stillValues(app: App, of: "nodes" | "roads", row: number): HTMLElement 
 }
 
 /** A chart over the frames of a layer. Of hours, it is that of the kind of day that is shown. */
-function framesChart(app: App, { title, unit, frames, lines }: FramesChart): HTMLElement {
+function framesChart(app: App, { title, unit, frames, lines, compare }: FramesChart): HTMLElement {
   return following(app, () => {
     const shown = app.layer.frames;
     const kind = frames.perHour && shown.perHour ? shown.kindOf(app.frame) : 0;
     const points = (values: ArrayLike<number>) => Array.from({ length: frames.positions }, (_, i): [number, number] => [frames.x(i), values[frames.at(kind, i)]]);
     const name = frames.perHour ? `${title}, ${frames.kinds[kind]}` : title;
     const drawn = lines.map(({ name, css, values }) => ({ name, css, points: points(values) }));
-    return [chart({ title: name, unit: unitText(unit), lines: drawn, mark: markOf(app, frames), ...axis(app, frames) })];
+    const made = chart({ title: name, unit: unitText(unit), lines: drawn, mark: markOf(app, frames), ...axis(app, frames) });
+    return compare && lines.length === 2 ? [made, difference(lines, Math.min(app.frame, frames.count - 1))] : [made];
   });
+}
+
+function difference([first, second]: FramesChart["lines"], frame: number): Node {
+  const [a, b] = [first.values[frame], second.values[frame]];
+  const share = a > 0 ? `, ${percent(Math.abs(b / a - 1))} ${b >= a ? "more" : "less"}` : "";
+  return h("p", {}, `${number(a)} ${first.name}, ${number(b)} ${second.name}${share}.`);
 }
 
 /** Where the time of the slider lies on the axis of some frames. */
@@ -131,8 +140,11 @@ function nodePanel(app: App, source: PlaceSource, row: number): HTMLElement {
     network.meta.detectors?.[row] && h("p", { class: "note" }, `Detector ${network.meta.detectors[row]}`),
     valueNow(app, "nodes", row),
     stillValues(app, "nodes", row),
+    following(app, () => spreadWords(app.layer.nodes, app.frame, row)),
     ...(network.onRoads && roads.length ? source.actions(roads) : []),
     details,
+    network.onRoads && frameChart(app, app.layer.nodes, row),
+    network.onRoads && tripsBox(app, source, { node: row }),
     h("details", {}, h("summary", {}, count(roads.length, network.onRoads ? "turn" : "road")), h("ul", { class: "list" }, ...roads.map((road) => h("li", {}, app.roadLink(road))))),
   );
 }
@@ -151,28 +163,27 @@ function roadPanel(app: App, source: PlaceSource, road: number): HTMLElement {
     h("p", {}, "From ", app.nodeLink(from, network.nodeWord(network.ids[from])), " to ", app.nodeLink(to, network.nodeWord(network.ids[to])), ". ",
       back !== undefined && h("button", { type: "button", class: "link", onclick: () => app.select({ road: back }) }, "The other way")),
     valueNow(app, "roads", road),
-    following(app, () => spreadWords(app, road)),
+    following(app, () => spreadWords(app.layer.roads, app.frame, road)),
     stillValues(app, "roads", road),
     ...source.actions([road]),
-    roadChart(app, app.layer, road),
-    tripsBox(app, source, road),
+    frameChart(app, app.layer.roads, road),
+    tripsBox(app, source, { road }),
   );
 }
 
 /** How far an estimate depends on which trips were sampled. */
-function spreadWords({ layer, frame }: App, road: number): Node[] {
-  const { roads, spread } = layer;
-  if (!roads || !spread) return [];
-  const [value, factor] = [at(roads, frame)[road], Math.exp(spread[road])];
+function spreadWords(values: Values | null, frame: number, row: number): Node[] {
+  if (!values?.spread) return [];
+  const [value, factor] = [at(values, frame)[row], Math.exp(values.spread[row])];
   if (!(value > 0)) return [];
   return [h("p", { class: "note" }, `Route sets differ: ${number(value / factor)} to ${number(value * factor)} (one standard deviation).`)];
 }
 
-/** The flow on a road over the frames of a layer: of hours, a line for each kind of day. */
-function roadChart(app: App, { title, roads, frames }: Layer, road: number): HTMLElement | null {
-  if (!roads || frames.count < 2) return null;
-  const value = (frame: number) => roads.rows[frame][road];
-  const points = (first: number, end: number) => Array.from({ length: end - first }, (_, i): [number, number] => [frames.x(first + i), value(first + i)]);
+/** The flow on a road over the frames of the layer: of hours, a line for each kind of day. */
+function frameChart(app: App, values: Values | null, row: number): HTMLElement | null {
+  const { frames, title } = app.layer;
+  if (!values || frames.count < 2) return null;
+  const points = (first: number, end: number) => Array.from({ length: end - first }, (_, i): [number, number] => [frames.x(first + i), values.rows[first + i][row]]);
   const { ahead } = frames;
   const lines: Line[] = frames.perHour
     ? frames.kinds.map((name, k) => ({ name, css: k ? `other o${k}` : "forecast", points: points(frames.at(k, 0), frames.at(k + 1, 0)) }))
@@ -181,19 +192,20 @@ function roadChart(app: App, { title, roads, frames }: Layer, road: number): HTM
         ...(ahead ? [{ name: "forecast", css: "forecast", points: points(ahead, frames.count) }] : []),
       ];
   const now = ahead ? frames.times[ahead] : undefined;
-  const options = { title: "Flow on this road", unit: unitText(roads.unit), lines, now, ...axis(app, frames) };
+  const options = { title: "Flow on this road", unit: unitText(values.unit), lines, now, ...axis(app, frames) };
   return following(app, () => [chart({ ...options, mark: markOf(app, frames) })]);
 }
 
 /** The trips that pass a road, in words and as spots on the map. */
-function tripsBox(app: App, source: PlaceSource, road: number): HTMLElement | null {
-  const asked = source.trips?.(road);
+function tripsBox(app: App, source: PlaceSource, what: Found): HTMLElement | null {
+  const asked = source.trips(what);
   if (!asked) return null;
   const box = h("div", {}, h("p", { class: "loading" }, "Looking for the trips that pass…"));
+  const { selection } = app;
   asked.then(
     (trips) => {
+      if (app.selection !== selection) return;
       box.replaceChildren(...tripsPanel(app, trips));
-      if (!app.selection || !("road" in app.selection) || app.selection.road !== road) return;
       const spots = (ends: Trips["from"], begins: boolean) => ends.flatMap(({ node: id, share }) => {
         const node = app.network.node(id);
         return node === undefined ? [] : [{ node, share, begins }];
@@ -206,19 +218,33 @@ function tripsBox(app: App, source: PlaceSource, road: number): HTMLElement | nu
 }
 
 function tripsPanel(app: App, trips: Trips): Node[] {
+  const { network } = app;
   const place = (id: NodeId) => {
-    const row = app.network.node(id);
-    const [street] = row === undefined ? [] : app.network.streetsAt(row);
+    const row = network.node(id);
+    const [street] = row === undefined ? [] : network.streetsAt(row);
     return street ? `${street}, ${id}` : `${id}`;
   };
-  const list = (title: string, css: string, ends: Trips["from"]) => [
+  const ends = (title: string, css: string, of: Trips["from"]) => [
     h("h3", {}, h("i", { class: `spot ${css}` }), title),
-    h("ul", { class: "list" }, ...ends.slice(0, LISTED).map((end) => h("li", {}, app.nodeLink(app.network.node(end.node), place(end.node)), h("span", {}, percent(end.share))))),
+    h("ul", { class: "list" }, ...of.slice(0, LISTED).map((end) => h("li", {}, app.nodeLink(network.node(end.node), place(end.node)), h("span", {}, percent(end.share))))),
   ];
+  const road = ({ source, target }: RoadName) => {
+    const row = network.road(source, target);
+    return row === undefined ? h("span", {}, `${source} → ${target}`) : app.roadLink(row);
+  };
+  const movements = trips.movements.map(({ origin, destination, vehicles_per_day: daily }) =>
+    h("tr", {}, h("td", { class: "left" }, road(origin)), h("td", { class: "left" }, road(destination)), h("td", {}, number(daily))));
   return [
-    h("h3", {}, "Trips through this road"),
-    h("p", {}, `${number(trips.vehicles_per_hour)} vehicles per hour pass, by the estimated trips.`),
-    h("div", { class: "pair" }, h("div", {}, ...list("From", "from", trips.from)), h("div", {}, ...list("To", "to", trips.to))),
+    h("h3", {}, "Trips through here"),
+    h("p", {}, `By the estimated trips, ${number(trips.vehicles_per_hour)} vehicles an hour pass, and ${number(trips.vehicles_per_day)} a day, averaged over the week.`),
+    ...(app.layerTitle("through") && app.layer.key !== "through" ? [h("p", {}, h("button", { type: "button", onclick: () => app.showLayer("through", { keep: true }) }, "Show their routes on the map"))] : []),
+    h("div", { class: "pair" }, h("div", {}, ...ends("From", "from", trips.from)), h("div", {}, ...ends("To", "to", trips.to))),
+    ...(movements.length ? [
+      h("h3", {}, `The largest of ${trips.movements_in_all.toLocaleString("en-GB")} movements, vehicles a day`),
+      h("div", { class: "table", tabindex: "0", role: "region", "aria-label": "The largest movements" }, h("table", {},
+        h("thead", {}, h("tr", {}, h("th", { scope: "col", class: "left" }, "from"), h("th", { scope: "col", class: "left" }, "to"), h("th", { scope: "col" }, "a day"))),
+        h("tbody", {}, ...movements))),
+    ] : [h("p", { class: "note" }, "No estimated trip passes.")]),
   ];
 }
 

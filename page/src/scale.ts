@@ -4,6 +4,7 @@ export type Colours = "flow" | "error" | "change" | "kind" | "fit";
 export type Theme = "light" | "dark";
 
 // From least to most; a change goes from less, blue, to more, orange. Kinds have no order; a fit is right, too high, too low
+const NONE: Record<Theme, string> = { light: "#c3cad3", dark: "#333d49" }; // no traffic at all
 const PALETTES: Record<Theme, Record<Colours, string[]>> = {
   light: {
     flow: ["#a9d8c2", "#7fcdbb", "#41b6c4", "#1d91c0", "#225ea8", "#253494", "#081d58"],
@@ -28,6 +29,7 @@ const WIDTHS: Record<Colours, number[]> = {
   fit: [1, 1, 1],
 };
 const KINDS: Colours[] = ["kind", "fit"]; // whose classes have no order
+const LITTLE = 1e-9; // more than no traffic
 const EVEN_WIDTH = 2.4;
 const SHADES = 7;
 
@@ -43,6 +45,7 @@ export class Scale {
     readonly colours: Colours,
     private readonly texts?: string[],
     private readonly even = false, // a gauge: no road is wider than another
+    private readonly none = false, // the first class is that of no traffic
   ) {}
 
   /** The class of a value by name, where classes are kinds. */
@@ -51,6 +54,7 @@ export class Scale {
   }
 
   classes(theme: Theme): Class[] {
+    if (this.none) return [{ colour: NONE[theme], width: 0.6, text: "none" }, ...new Scale(this.edges.slice(1), this.colours).classes(theme)];
     const ends = this.edges.map((edge) => signed(edge, this.colours === "change"));
     const texts =
       this.texts ??
@@ -70,7 +74,7 @@ function signed(value: number, always: boolean): string {
 
 /** 1, 2, 5, 10, ... up to near the largest value, or even steps for values that are not skewed. */
 export function flowScale(rows: Iterable<Float32Array>, skewed: boolean, colours: Colours = "flow"): Scale {
-  const [low, high] = spread(rows);
+  const [low, high] = spread(rows, 0.995, skewed ? 0 : -Infinity);
   if (!(high > low)) return new Scale([], colours, undefined, !skewed);
   let edges: number[] = [];
   if (skewed && high > 0) {
@@ -82,7 +86,14 @@ export function flowScale(rows: Iterable<Float32Array>, skewed: boolean, colours
     for (let k = Math.ceil(low / step); k * step <= high; k++) edges.push(Number((k * step).toPrecision(6)));
     edges = edges.slice(1 - SHADES);
   }
-  return new Scale(edges.filter((edge) => edge > low), colours, undefined, !skewed);
+  edges = edges.filter((edge) => edge > low);
+  if (skewed && any(rows, (value) => value === 0)) return new Scale([LITTLE, ...edges], colours, undefined, false, true);
+  return new Scale(edges, colours, undefined, !skewed);
+}
+
+function any(rows: Iterable<Float32Array>, holds: (value: number) => boolean): boolean {
+  for (const row of rows) if (row.some(holds)) return true;
+  return false;
 }
 
 /** The same on both sides of 0. */
@@ -101,12 +112,12 @@ export function roundStep(rough: number): number {
   return (([1, 2, 5].find((digit) => digit * power >= rough * (1 - 1e-9)) ?? 10) * power);
 }
 
-/** A low and a high quantile of what is known, from a sample. */
-function spread(rows: Iterable<Float32Array>, share = 0.995): [number, number] {
+/** A low and a high quantile of what is known and lies above a value, from a sample. */
+function spread(rows: Iterable<Float32Array>, share = 0.995, above = -Infinity): [number, number] {
   const sample: number[] = [];
   for (const row of rows) {
     const stride = Math.max(1, row.length >> 12);
-    for (let i = 0; i < row.length; i += stride) if (Number.isFinite(row[i])) sample.push(row[i]);
+    for (let i = 0; i < row.length; i += stride) if (Number.isFinite(row[i]) && row[i] > above) sample.push(row[i]);
   }
   sample.sort((a, b) => a - b);
   const at = (q: number) => sample[Math.round(q * (sample.length - 1))] ?? NaN;

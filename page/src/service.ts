@@ -19,10 +19,19 @@ export interface TripEnd {
   share: number;
 }
 
+/** The trips that pass a road. */
 export interface Trips {
   vehicles_per_hour: number;
+  vehicles_per_day: number;
   from: TripEnd[];
   to: TripEnd[];
+  movements: { origin: RoadName; destination: RoadName; vehicles_per_day: number }[]; // the largest
+  movements_in_all: number;
+}
+
+export interface RoadName {
+  source: NodeId;
+  target: NodeId;
 }
 
 export interface WhatIfMeta {
@@ -99,8 +108,10 @@ export class Service {
     return this.json(`nodes/${encodeURIComponent(id)}`);
   }
 
-  trips(source: NodeId, target: NodeId): Promise<Trips> {
-    return this.json(`trips?source=${encodeURIComponent(source)}&target=${encodeURIComponent(target)}`);
+  /** The trips that pass a road, or a node that is a road, with their flow on every road. */
+  async trips(of: RoadName | { node: NodeId }): Promise<Container<Trips>> {
+    const query = new URLSearchParams(Object.entries(of).map(([name, id]) => [name, String(id)]));
+    return new Container(await (await this.get(`trips.bin?${query}`)).arrayBuffer());
   }
 
   accuracy(): Promise<Accuracy> {

@@ -14,12 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frigate.experiments import named, plots
+from frigate.experiments import named, plots, render
 from frigate.experiments.page import MAX_OPEN, write_page
 from frigate.experiments.plan import Plan
 from frigate.experiments.runner import reproduce
 from frigate.experiments.table import Cell, ResultTable
-from frigate.pages import page as report_page
 from tests.support.forecast_runs import small_city
 from tests.support.html_page import Page
 
@@ -261,11 +260,11 @@ def test_experiments_are_done_without_what_draws_them(
     package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    report_page._environment.cache_clear()
+    render._environment.cache_clear()
     said: list[str] = []
     done = reproduce(named("datasets"), Plan(small_city(), tmp_path, device="cpu"), say=said.append)
     assert sum(f"{package} is not installed. Run: pip install" in line for line in said) == 1
     assert (tmp_path / "datasets.csv").exists()
     assert (done.page is None) == (package == "jinja2")
     assert (tmp_path / "report.html").exists() == (package != "jinja2")
-    report_page._environment.cache_clear()
+    render._environment.cache_clear()

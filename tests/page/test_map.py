@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from frigate.pages.trips import trips_meta
+from frigate.serve.api.whatif import TRIP_ENDS
 from frigate.serve.auth import make_token
 from tests.support.browser import PHONE, faults, open_page, wait_drawn, wait_for
 from tests.support.live_service import LiveService
@@ -52,8 +54,8 @@ def drawn(page: Page, symbols: str) -> int:
     return int(page.locator("body").get_attribute(f"data-{symbols}") or "")
 
 
-def crosses_are(page: Page, count: int) -> bool:
-    return drawn(page, "crosses") == count
+def drawn_are(page: Page, symbols: str, count: int) -> bool:
+    return drawn(page, symbols) == count
 
 
 def point_at(page: Page, kind: str) -> tuple[float, float]:
@@ -138,13 +140,42 @@ def test_what_is_clicked_is_what_is_under_the_pointer(page: Page, live: LiveServ
     page.mouse.click(x, y)
     page.locator("h2", has_text=name).wait_for()
     assert f"intersection {source} to intersection {target}" in page.locator("#panel").inner_text()
-    page.get_by_text("vehicles per hour pass").wait_for()
-    trips = live.service.engine.select_link((source, target), now_s=int(live.time()))
-    assert trips is not None
-    assert drawn(page, "spots") == len(trips.origins) + len(trips.destinations)
+    page.get_by_text("Trips through here").wait_for()
+    found = live.service.engine.select_link((source, target), now_s=int(live.time()))
+    assert found is not None
+    trips = trips_meta(found.through, live.service.city.network, hour=found.hour, ends=TRIP_ENDS)
+    wait_for(page, partial(drawn_are, page, "spots", len(trips["from"]) + len(trips["to"])))
     page.keyboard.press("Escape")
     assert drawn(page, "spots") == 0
     page.locator("h2", has_text="The next hour").wait_for()
+
+
+def test_the_routes_of_the_trips_through_a_road_are_a_layer(page: Page, live: LiveService) -> None:
+    network = live.service.city.network
+    row = int(live.service.latest.get().road_forecast[0].argmax())
+    source, target = (str(network.node_ids[end[row]]) for end in (network.senders, network.receivers))
+    search(page, source)
+    panel = page.locator("#panel")
+    panel.locator("details summary").click()
+    panel.get_by_role("button", name=f"{source} → {target}").click()
+    panel.get_by_text("The largest of").wait_for()
+    found = live.service.engine.select_link((source, target), now_s=int(live.time()))
+    assert found is not None
+    hourly = trips_meta(found.through, network, hour=found.hour)["vehicles_per_hour"]
+    assert f"{round(hourly):,} vehicles an hour" in panel.inner_text()
+    assert panel.locator(".table tbody tr").count() == min(10, len(found.through.movements))
+    wait_drawn(page, NEXT)
+    forecast = page.locator(".map canvas").screenshot()
+    panel.get_by_role("button", name="Show their routes").click()
+    wait_drawn(page, "through 0")
+    assert page.locator(".map canvas").screenshot() != forecast
+    assert (
+        "vehicles per hour" in page.locator(".legend").inner_text()
+        and "trips begin" in page.locator(".legend").inner_text()
+    )
+    assert faults(page) == []
+    page.locator("select").select_option("forecast")
+    wait_drawn(page, NEXT)
 
 
 def test_a_street_is_found_by_part_of_its_name(page: Page, live: LiveService) -> None:
@@ -181,7 +212,7 @@ def test_a_road_closes_after_its_effect_was_shown(page: Page, live: LiveService)
     assert drawn(page, "crosses") == 2
     for left in (1, 0):
         page.get_by_role("button", name="Open again").first.click()
-        wait_for(page, partial(crosses_are, page, left))
+        wait_for(page, partial(drawn_are, page, "crosses", left))
     assert not any(each.active(live.time()) for each in live.store.closures())
 
 

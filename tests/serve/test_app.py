@@ -180,6 +180,21 @@ def test_trips_through_a_road(shared: Served) -> None:
     assert trips["vehicles_per_hour"] > 0
     for ends in (trips["from"], trips["to"]):
         assert 0 < sum(end["share"] for end in ends) <= 1.001 and {"node", "lon", "lat", "share"} == ends[0].keys()
+    assert 0 < len(trips["movements"]) <= trips["movements_in_all"]
+    daily = [movement["vehicles_per_day"] for movement in trips["movements"]]
+    assert daily == sorted(daily, reverse=True) and trips["vehicles_per_day"] >= daily[0]
+
+
+def test_trips_come_with_their_flow_on_every_road(shared: Served) -> None:
+    source, target = _busy_road(shared)
+    asked = f"source={source}&target={target}"
+    meta, arrays = decode(get(shared, f"/v1/trips.bin?{asked}").content)
+    assert meta == get(shared, f"/v1/trips?{asked}").json()
+    row = shared.service.city.road_of[source, target]
+    flow = arrays["road_flow"]
+    assert flow[row] == pytest.approx(meta["vehicles_per_hour"], rel=1e-3) == flow.max()
+    assert (flow >= 0).all() and np.median(flow) < flow[row] / 2
+    assert len(arrays["node_flow"]) == shared.service.city.network.num_nodes
 
 
 def test_accuracy_and_sensors(shared: Served) -> None:
@@ -301,7 +316,7 @@ def test_the_description_is_complete(shared: Served) -> None:
     operations = {
         f"{method} {path}": each for path, methods in described["paths"].items() for method, each in methods.items()
     }
-    assert len(operations) == 24
+    assert len(operations) == 25
     for name, operation in operations.items():
         assert len(operation["description"]) > 15 and operation["tags"], name
         (answer,) = [each for status, each in operation["responses"].items() if status == str(_success(operation))]
@@ -333,6 +348,8 @@ def _success(operation: dict[str, Any]) -> int:
         ("GET", "history.json?node=34&begin=2024-01-01T00:00:00Z&end=2024-02-02T00:00:00Z", None, 422, "31 days"),
         ("GET", "history.json?node=34&begin=2024-01-02T00:00:00Z&end=2024-01-01T00:00:00Z", None, 422, "before"),
         ("GET", "nodes/a%2Fb", None, 404, "no node"),
+        ("GET", "trips?source=34", None, 422, "name a road by source and target"),
+        ("GET", "trips.bin?node=34", None, 422, "only in a city on roads"),
         ("GET", "trips?source=34&target=1", None, 404, "no road from 34 to 1. Roads from 34 go to"),
         ("GET", "nothing", None, 404, "nothing here"),
         ("PUT", "closures", None, 405, "only GET, POST, HEAD"),

@@ -25,6 +25,7 @@ ADDRESSES = {
             "/v1/nodes/0",
             "/v1/history.json?node=0",
             "/v1/trips?source=0&target=1",
+            "/v1/trips.bin?source=0&target=1",
             "/v1/closures",
             "/v1/accuracy",
             "/v1/sensors",

@@ -5,22 +5,24 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from frigate.calendar import utc_iso
 from frigate.forecasting.summary import largest_changes
 from frigate.pages import wire
+from frigate.pages.trips import trips_meta
 from frigate.serve.api.admission import GuardedRoute, allow
 from frigate.serve.api.closures import NodeName
 from frigate.serve.api.common import BINARY, NodeText, ServiceOf, StateOf, node_row, road_row, sent
 from frigate.serve.city import ServedCity
-from frigate.serve.engine import WhatIf
+from frigate.serve.engine import SelectLink, WhatIf
 from frigate.serve.problems import problems
 
 router = APIRouter(prefix="/v1", route_class=GuardedRoute, tags=["questions"], dependencies=[allow("read")])
 CHANGES_LISTED = 10
 MAX_ROADS = 50
+TRIP_ENDS = 40  # origins, and destinations, that are listed
 
 Road = tuple[NodeName, NodeName]
 
@@ -99,6 +101,33 @@ def _changes(city: ServedCity, result: WhatIf) -> list[dict[str, Any]]:
     ]
 
 
+def _select_link(
+    service: ServiceOf,
+    source: Annotated[NodeText | None, Query(examples=["34"])] = None,
+    target: Annotated[NodeText | None, Query(examples=["41"])] = None,
+    node: Annotated[NodeText | None, Query(description="In a city on roads: the id of a road")] = None,
+) -> SelectLink:
+    """The trips that the caller asks for."""
+    city = service.city
+    if node is not None and source is None and target is None:
+        if not len(city.network.lines):
+            raise HTTPException(422, "node: only in a city on roads is a node a road. Name source and target")
+        node_row(city, node)
+        asked: tuple[str, str] | str = node
+    elif source is not None and target is not None and node is None:
+        road_row(city, source, target)
+        asked = (source, target)
+    else:
+        raise HTTPException(422, "name a road by source and target, or in a city on roads by node")
+    found = service.engine.select_link(asked, now_s=int(service.now()))
+    if found is None:
+        raise HTTPException(404, "this run was trained without demand, so trips are unknown")
+    return found
+
+
+TripsOf = Annotated[SelectLink, Depends(_select_link)]
+
+
 class TripEnd(BaseModel):
     node: str
     lon: float
@@ -106,36 +135,47 @@ class TripEnd(BaseModel):
     share: float = Field(description="Share of the trips on the road")
 
 
-class Trips(BaseModel):
-    """The trips on a road at this hour, from the estimated demand."""
+class RoadName(BaseModel):
+    source: str
+    target: str
 
-    vehicles_per_hour: float
+
+class Movement(BaseModel):
+    """The trips from one road to another that use the road between."""
+
+    origin: RoadName
+    destination: RoadName
+    vehicles_per_day: float
+
+
+class Trips(BaseModel):
+    """The trips on a road, from the estimated demand."""
+
+    vehicles_per_hour: float = Field(description="At this hour of this kind of day")
+    vehicles_per_day: float = Field(description="Averaged over the week")
     origins: list[TripEnd] = Field(alias="from", description="Where they start, most frequent first")
     destinations: list[TripEnd] = Field(alias="to", description="Where they end, most frequent first")
+    movements: list[Movement] = Field(description="The largest, from the first road to the last")
+    movements_in_all: int
 
 
 @router.get("/trips", response_model_by_alias=True, responses=problems(404))
-def trips(
-    service: ServiceOf,
-    source: Annotated[NodeText, Query(examples=["34"])],
-    target: Annotated[NodeText, Query(examples=["41"])],
-) -> Trips:
+def trips(found: TripsOf, service: ServiceOf) -> Trips:
     """The trips that use a road: where they start and end."""
-    city = service.city
-    road_row(city, source, target)
-    found = service.engine.select_link((source, target), now_s=int(service.now()))
-    if found is None:
-        raise HTTPException(404, "this run was trained without demand, so trips are unknown")
+    return Trips.model_validate(_trips_meta(found, service.city))
 
-    def ends(shares: list[tuple[int, float]]) -> list[TripEnd]:
-        names = city.node_names
-        network = city.network
-        return [
-            TripEnd(node=names[row], lon=float(network.lon[row]), lat=float(network.lat[row]), share=round(share, 5))
-            for row, share in shares
-        ]
 
-    per_hour = round(found.vehicles_per_hour, 2)
-    return Trips.model_validate(
-        {"vehicles_per_hour": per_hour, "from": ends(found.origins), "to": ends(found.destinations)}
-    )
+@router.get("/trips.bin", response_class=Response, responses={**problems(404), 200: {"content": BINARY}})
+def trips_binary(request: Request, found: TripsOf, service: ServiceOf) -> Response:
+    """The trips that use a road, and which roads they take, as a binary container (format: `frigate.pages.wire`).
+
+    Its header is the JSON document of `/v1/trips`. Arrays: road_flow [E] and node_flow [N], the vehicles of these trips
+    per hour.
+    """
+    flows = {"road_flow": found.through.road_flow, "node_flow": found.through.node_flow}
+    arrays = {name: wire.rounded(flow[found.hour]) for name, flow in flows.items()}
+    return sent(request, wire.encode(_trips_meta(found, service.city), arrays), wire.MEDIA_TYPE)
+
+
+def _trips_meta(found: SelectLink, city: ServedCity) -> dict[str, Any]:
+    return trips_meta(found.through, city.network, hour=found.hour, ends=TRIP_ENDS)

@@ -1,7 +1,6 @@
-"""Renders the templates in `templates/` with Jinja2 into self-contained HTML files.
+"""Renders a template in `templates/` with Jinja2 into a self-contained HTML file.
 
-A page's template extends `base.html.j2`, which includes the style sheet. Python passes plain data, and all of it is
-escaped.
+Python passes plain data, and all of it is escaped.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from frigate.errors import MissingExtraError
-from frigate.text import duration, format_time, percent, three_digits
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -45,18 +43,11 @@ def _environment() -> Environment:
     except ImportError:
         raise MissingExtraError("jinja2") from None
     environment = Environment(
-        loader=PackageLoader("frigate.pages"),
+        loader=PackageLoader("frigate.experiments"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters |= {
-        "digits": three_digits,
-        "duration": duration,
-        "number": "{:,}".format,
-        "percent": percent,
-        "time": format_time,
-    }
+    environment.filters["number"] = "{:,}".format
     return environment
