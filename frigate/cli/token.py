@@ -9,20 +9,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from frigate.cli.console import log, print_json, print_table, say
+from frigate.cli.console import log, notice, print_json, print_table, say, status
 from frigate.cli.parser import JSON, Argument, Command, Group
 
 if TYPE_CHECKING:
     from frigate.serve.store import Store
 
+LIMITS = ("expires", "sensors", "per minute")  # columns that are shown where a token has any
 STORE = Argument("STORE", "run folder of the service, or its --store: a file, or postgresql://user@host/database")
 
 
 def create(args: Namespace) -> None:
     from frigate.serve.auth import ROLES, make_token
 
+    _refuse_unknown(args.store, args.sensor)
     with _store(args.store, new=True) as store:
-        token = make_token(store, args.name, args.role, int(time.time()))
+        token = make_token(
+            store,
+            args.name,
+            args.role,
+            int(time.time()),
+            days=args.days,
+            sensors=args.sensor,
+            per_minute=args.per_minute,
+        )
     log(f'Token "{args.name}" with role {args.role}. It is shown only once; the store keeps only its hash:')
     print(token)
     if "read" in ROLES[args.role]:
@@ -39,14 +49,18 @@ def show(args: Namespace) -> None:
                 "name": token.name,
                 "role": token.role,
                 "created": utc_iso(token.created_s),
+                "expires": "" if token.expires_s is None else utc_iso(token.expires_s),
                 "revoked": "" if token.revoked_s is None else utc_iso(token.revoked_s),
+                "sensors": ", ".join(token.sensors),
+                "per minute": "" if token.per_minute is None else str(token.per_minute),
             }
             for token in store.tokens()
         ]
     if args.json:
         print_json(rows)
     elif rows:
-        print_table(rows, left=("id", "name", "role", "created", "revoked"))
+        used = [name for name in rows[0] if name not in LIMITS or any(row[name] for row in rows)]
+        print_table([{name: row[name] for name in used} for row in rows], left=used)
     else:
         say("No tokens yet: the service makes one when it first starts.")
 
@@ -56,9 +70,27 @@ def revoke(args: Namespace) -> None:
 
     with _store(args.store) as store:
         if not store.revoke_token(args.id, int(time.time())):
-            valid = ", ".join(token.id for token in store.tokens() if token.revoked_s is None)
+            valid = ", ".join(token.id for token in store.tokens() if token.valid(time.time()))
             raise ServiceError(f'no valid token has the id "{args.id}". Valid ids: {valid or "none"}')
     say(f"Token {args.id} is revoked; the service refuses it within two seconds.")
+
+
+def _refuse_unknown(place: str, sensors: list[str]) -> None:
+    """Refuse a name that the city does not have: its readings would all be refused."""
+    from frigate.errors import ServiceError, did_you_mean
+    from frigate.training.checkpoint import load_run
+
+    if not sensors:
+        return
+    if not Path(place).is_dir():
+        notice("Give the run folder instead of the store to have the names of the sensors checked")
+        return
+    with status(f"Opening {place}"):
+        city = load_run(Path(place)).open_city()
+    known = [*map(str, city.network.node_ids.tolist()), *city.detectors.alone()]
+    for name in sensors:
+        if name not in known:
+            raise ServiceError(f'--sensor "{name}": the city has no such node or detector{did_you_mean(name, known)}')
 
 
 @contextmanager
@@ -95,6 +127,11 @@ TOKEN = Group(
                     default="read",
                     choices=("read", "write", "operate", "replay", "admin"),
                 ),
+                Argument("--days DAYS", "how long it is valid (default: until it is revoked)", float),
+                Argument(
+                    "--sensor NAME", "node or detector that it may send readings of; may be repeated", repeated=True
+                ),
+                Argument("--per-minute READINGS", "how many readings it may send", int),
             ),
         ),
         Command("list", "List the tokens, without their secrets.", show, (STORE, JSON)),

@@ -13,10 +13,12 @@ import hmac
 import secrets
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from frigate.calendar import DAY_S
 from frigate.errors import ServiceError, did_you_mean
-from frigate.serve.store import Store, Token
+from frigate.serve.store import LAST_S, Store, Token
 
 ROLES = {
     "read": frozenset({"read"}),  # forecasts, map, what-ifs
@@ -38,6 +40,8 @@ class Caller:
     name: str
     role: str
     by: str = "token"  # what identifies them: "token", "cookie" or "socket"
+    sensors: frozenset[str] = frozenset()  # that they may send readings of; none: all
+    per_minute: int | None = None  # readings that they may send
 
     @property
     def rights(self) -> frozenset[str]:
@@ -52,10 +56,45 @@ class Caller:
 OWNER = Caller("", "owner of the process", "admin", by="socket")  # over the Unix socket, which no other user is
 
 
-def make_token(store: Store, name: str, role: str, now_s: int) -> str:
-    """Create a token. The returned text cannot be recovered later."""
+def make_token(
+    store: Store,
+    name: str,
+    role: str,
+    now_s: int,
+    *,
+    days: float | None = None,
+    sensors: Sequence[str] = (),
+    per_minute: int | None = None,
+) -> str:
+    """Create a token. The returned text cannot be recovered later.
+
+    Parameters
+    ----------
+    store
+        Of the service.
+    name, role
+        Whose it is, and one of `ROLES`.
+    now_s
+        Seconds since 1970 UTC.
+    days
+        How long it is valid; None: until it is revoked.
+    sensors
+        Nodes or detectors that it may send readings of; none: all.
+    per_minute
+        Readings that it may send; None: any number.
+    """
     token, text = _new_token(name, role, now_s)
-    store.add_token(token)
+    if (sensors or per_minute is not None) and "write" not in ROLES[role]:
+        raise ServiceError(f'a token with the role "{role}" sends no readings, so it has no sensors and no quota')
+    if days is not None and not 0 < days * DAY_S <= LAST_S - now_s:
+        raise ServiceError(f"--days {days:g}: give a number of days above 0, such as 365")
+    expires_s = None if days is None else now_s + max(1, round(days * DAY_S))
+    if per_minute is not None and per_minute < 1:
+        raise ServiceError(f"--per-minute {per_minute}: give a number of readings above 0")
+    names = tuple(dict.fromkeys(sensors))
+    if not all(name.isprintable() and name for name in names):
+        raise ServiceError("the names of sensors must be printable")
+    store.add_token(replace(token, expires_s=expires_s, sensors=names, per_minute=per_minute))
     return text
 
 
@@ -122,13 +161,13 @@ class TokenCheck:
         prefix, token_id, secret = _parts(text)
         token = self._tokens.get(token_id)
         same = hmac.compare_digest(_hash(secret), token.hash if token else bytes(32))
-        if prefix != "frg" or token is None or token.revoked_s is not None or not same:
+        if prefix != "frg" or token is None or not token.valid(time.time()) or not same:
             return None
-        return Caller(token.id, token.name, token.role)
+        return Caller(token.id, token.name, token.role, sensors=frozenset(token.sensors), per_minute=token.per_minute)
 
     def admits(self, caller: Caller) -> bool:
         """Whether a caller who was admitted once still is."""
         if not caller.id:
             return True
         token = self._tokens.get(caller.id)
-        return token is not None and token.revoked_s is None
+        return token is not None and token.valid(time.time())

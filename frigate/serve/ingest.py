@@ -12,7 +12,7 @@ import queue
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -73,7 +73,17 @@ class Judge:
     def _like(self) -> Callable[[str], str]:
         return lru_cache(maxsize=1000)(self.city.like)
 
-    def __call__(self, rows: Sequence[ReadingRow]) -> Judged:
+    def __call__(self, rows: Sequence[ReadingRow], only: Iterable[str] = ()) -> Judged:
+        """Judge a batch.
+
+        Parameters
+        ----------
+        rows
+            As they were sent.
+        only
+            Nodes or detectors whose readings the sender may send; none: all.
+        """
+        allowed = {self.city.node_of_detector.get(name, name) for name in only}
         now_s = self.now()
         latest_us = int(min(now_s + self.future_s, LAST_S) * 1e6)
         earliest_us = 0 if self.keep_days is None else int((now_s - self.keep_days * DAY_S) * 1e6)
@@ -84,6 +94,8 @@ class Judge:
         for row in rows:
             try:
                 node = self._node(row.node, unknown)
+                if allowed and node not in allowed:
+                    raise _RefusedError(f"this token may not send readings of node {quoted(node)}")
                 time_us = _time_us(row.time)
                 if time_us > latest_us:
                     raise _RefusedError(f"time {_utc_us(time_us)} is in the future (now: {utc_iso(int(now_s))})")
@@ -230,11 +242,11 @@ class Ingest:
             self._thread.join()
             self._thread = None
 
-    async def judged(self, body: bytes, media_type: str, *, most: int) -> Judged:
-        """The rows of a batch, parsed and validated; at most `most`."""
+    async def judged(self, body: bytes, media_type: str, *, most: int, only: Iterable[str] = ()) -> Judged:
+        """The rows of a batch, parsed and validated; at most `most`. See `Judge` for `only`."""
 
         def judged() -> Judged:
-            return self.judge(rows_of(body, media_type, most=most))
+            return self.judge(rows_of(body, media_type, most=most), only)
 
         return await (run_with_child(judged) if needs_child(body, media_type) else run_quickly(judged))
 

@@ -96,6 +96,35 @@ def limited(receive: Receive, headers: Mapping[str, str], *, most: int, seconds:
     return limited_receive
 
 
+class Quota:
+    """Readings per minute, for each token. A batch may be as large as the quota."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left: dict[str, tuple[float, float]] = {}  # by token: readings left, and when that was counted
+
+    def wait_s(self, token: str, per_minute: int, readings: int, *, take: bool) -> float:
+        """How long the client must wait before it may send so many readings; 0 if it may now.
+
+        Parameters
+        ----------
+        token
+            Its id.
+        per_minute
+            Its quota.
+        readings
+            How many it wants to send.
+        take
+            Whether to count them, if it may.
+        """
+        now = self._clock()
+        left, then = self._left.get(token, (float(per_minute), now))
+        left = min(per_minute, left + (now - then) * per_minute / 60)
+        enough = left >= readings
+        self._left[token] = (left - readings if enough and take else left, now)
+        return 0.0 if enough else (readings - left) * 60 / per_minute
+
+
 class Rate:
     """A token bucket per client: `per_s` requests per second, in bursts of up to two seconds' worth."""
 

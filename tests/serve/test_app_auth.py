@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from frigate.serve.auth import TokenCheck, first_token, make_token
-from frigate.serve.limits import Limits, Rate
+from frigate.serve.limits import Limits, Quota, Rate
 from frigate.serve.store import open_store
 from tests.support.command_line import assert_refused, frigate
 from tests.support.service import Served, Town, serve_town
@@ -182,3 +186,75 @@ def test_tokens_are_made_listed_and_revoked_by_command(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere.db").exists()
     assert_refused(frigate("token", "create", file, "--name", "a\nb"), "printable")
     assert frigate("token", "create", file, "--name", "a", "--role", "oparate").status == 2
+
+
+def test_a_token_ends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(open_store(str(tmp_path / "store.db"))) as store:
+        now_s = int(time.time())
+        token = make_token(store, "Ana", "read", now_s, days=2)
+        gate = TokenCheck(store)
+        gate.refresh()
+        found = gate.caller(token)
+        assert found is not None and gate.admits(found)
+        monkeypatch.setattr("frigate.serve.auth.time.time", lambda: now_s + 2 * 86_400)
+        assert gate.caller(token) is None and not gate.admits(found)
+
+
+def test_a_token_sends_for_its_sensors_only(town: Town, tmp_path: Path) -> None:
+    with closing(open_store(str(tmp_path / "store.db"))) as store, serve_town(town, store) as served:
+        a, b = served.service.city.node_names[:2]
+        token = make_token(store, "Cabinet 12", "write", 0, sensors=[a])
+        rows = [{"node": node, "time": served.time(), "value": 1} for node in (a, b)]
+        sent = served.stranger.post(
+            "/v1/readings", json={"readings": rows}, headers={"Authorization": f"Bearer {token}"}
+        ).json()
+        assert [row["status"] for row in sent["rows"]] == ["accepted", "refused"]
+        assert sent["rows"][1]["reason"] == f'this token may not send readings of node "{b}"'
+        assert served.client.post("/v1/readings", json={"readings": rows}).json()["refused"] == 0  # one for all
+
+
+def test_a_token_sends_no_more_than_its_quota(town: Town, tmp_path: Path) -> None:
+    with closing(open_store(str(tmp_path / "store.db"))) as store, serve_town(town, store) as served:
+        headers = {"Authorization": f"Bearer {make_token(store, 'Cabinet 12', 'write', 0, per_minute=5)}"}
+        node = served.service.city.node_names[0]
+
+        def send(count: int) -> httpx2.Response:
+            rows = [{"node": node, "time": served.time() - k, "value": 1} for k in range(count)]
+            return served.stranger.post("/v1/readings", json={"readings": rows}, headers=headers)
+
+        assert [send(count).status_code for count in (0, 4, 6)] == [200, 200, 413]
+        beyond = send(3)
+        assert (beyond.status_code, beyond.json()["code"]) == (429, "too_many")
+        assert 1 <= int(beyond.headers["retry-after"]) <= 24
+        assert len(store.readings(0, 2**62, node)[1]) == 4 + 1  # and that of the snapshot before
+        assert send(1).status_code == 200
+        unread = served.stranger.post(
+            "/v1/readings", content=b"no JSON", headers=headers | {"Content-Type": "text/csv"}
+        )
+        assert unread.status_code == 429
+
+
+def test_a_quota_fills_up_again() -> None:
+    now = [0.0]
+    quota = Quota(clock=lambda: now[0])
+    assert quota.wait_s("a", 60, 60, take=True) == 0 and quota.wait_s("a", 60, 30, take=True) == 30
+    now[0] += 30
+    assert quota.wait_s("a", 60, 30, take=False) == 0 and quota.wait_s("a", 60, 30, take=True) == 0
+    now[0] += 1e6
+    assert quota.wait_s("a", 60, 60, take=True) == 0 < quota.wait_s("a", 60, 1, take=True)
+
+
+def test_limits_of_tokens_are_typed_and_listed(town: Town, tmp_path: Path) -> None:
+    run = town.folder / "run"
+    node = town.served.node_names[0]
+    words = ["token", "create", run, "--name", "Cabinet 12", "--role", "write"]
+    made = frigate(*words, "--sensor", node, "--per-minute", "60", "--days", "1.5")
+    assert made.status == 0, made.err
+    (listed,) = [each for each in json.loads(frigate("token", "list", run, "--json").out) if each["id"] in made.out]
+    assert (listed["sensors"], listed["per minute"]) == (node, "60") and listed["expires"] > listed["created"]
+    assert_refused(frigate(*words, "--sensor", f"{node}x"), f'"{node}x"', node)
+    assert_refused(frigate(*words, "--days", "0"), "--days 0")
+    assert_refused(frigate(*words, "--days", "nan"), "--days")
+    assert_refused(frigate(*words, "--per-minute", "0"), "--per-minute 0")
+    assert_refused(frigate(*words[:-1], "read", "--per-minute", "5"), '"read"')
+    (run / "service.db").unlink()

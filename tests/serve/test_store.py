@@ -142,7 +142,7 @@ def test_scores_are_replaced_and_belong_to_a_network(store: Store) -> None:
 
 
 def test_tokens_are_kept_and_revoked_once(store: Store) -> None:
-    token = Token("ab12", "gate 4 'x'", "write", b"\0" * 32, 10, None)
+    token = Token("ab12", "gate 4 'x'", "write", b"\0" * 32, 10, None, 90, ("A", "B 'x'"), 60)
     store.add_token(token)
     assert store.tokens() == [token]
     assert store.revoke_token("ab12", 20) and not store.revoke_token("ab12", 30)

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, AwareDatetime, StringConstraints
 
 from frigate.serve.city import ServedCity
 from frigate.serve.events import Events
-from frigate.serve.limits import Limits, Rate
+from frigate.serve.limits import Limits, Quota, Rate
 from frigate.serve.metrics import Metrics
 from frigate.serve.mqtt import Subscriber
 from frigate.serve.service import Service
@@ -74,6 +74,7 @@ class State:
         self.events = Events(service.store, service.gate, service.latest.get)
         self.metrics = Metrics(service, self.events, mqtt)
         self.rate = Rate(limits.rate)
+        self.quota = Quota()
         self.kept = Kept()
         self._what_if_slots = threading.BoundedSemaphore(limits.what_ifs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -19,11 +20,13 @@ from frigate.serve.api.common import (
     Moment,
     NodeText,
     ServiceOf,
+    State,
     StateOf,
     node_row,
     streamed,
     streamed_table,
 )
+from frigate.serve.auth import Caller
 from frigate.serve.batches import MEDIA_TYPES
 from frigate.serve.ingest import STATUSES
 from frigate.serve.problems import problems
@@ -100,9 +103,11 @@ async def add_readings(request: Request, state: StateOf) -> Response:
     media_type = media_type_of(request.headers)
     if media_type not in MEDIA_TYPES:
         raise HTTPException(415, f"unsupported Content-Type. Send one of {', '.join(MEDIA_TYPES)}")
-    body = await request.body()
+    caller: Caller = request.state.caller
+    _refuse_beyond_quota(state, caller, 1, take=False)  # before anything is read
     ingest = state.service.ingest
-    batch = await ingest.judged(body, media_type, most=state.limits.rows)
+    batch = await ingest.judged(await request.body(), media_type, most=state.limits.rows, only=caller.sensors)
+    _refuse_beyond_quota(state, caller, len(batch.answers), take=True)
     answers = await ingest.take(batch)
     counts = Counter(answer.status for answer in answers)
     notice = f"{batch.unused} readings are from nodes that are not sensors in this run: stored, but not used"
@@ -114,6 +119,17 @@ async def add_readings(request: Request, state: StateOf) -> Response:
         "notices": [notice] if batch.unused else [],
     }
     return Response(json.dumps(answer), media_type="application/json")
+
+
+def _refuse_beyond_quota(state: State, caller: Caller, readings: int, *, take: bool) -> None:
+    if caller.per_minute is None:
+        return
+    if readings > caller.per_minute:
+        raise HTTPException(413, f"this token may send {caller.per_minute} readings per minute. Send fewer at a time")
+    wait_s = state.quota.wait_s(caller.key, caller.per_minute, readings, take=take)
+    if wait_s:
+        said = f"this token may send {caller.per_minute} readings per minute. Nothing was stored; wait"
+        raise HTTPException(429, said, {"Retry-After": str(math.ceil(wait_s))})
 
 
 class History(BaseModel):

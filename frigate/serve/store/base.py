@@ -83,6 +83,12 @@ class Token:
     hash: bytes
     created_s: int
     revoked_s: int | None
+    expires_s: int | None = None
+    sensors: tuple[str, ...] = ()  # that it may send readings of; none: all
+    per_minute: int | None = None  # readings that it may send
+
+    def valid(self, now_s: float) -> bool:
+        return self.revoked_s is None and (self.expires_s is None or now_s < self.expires_s)
 
 
 class Sql(Protocol):
@@ -329,20 +335,26 @@ class Store(ABC):
             if first and sql.rows("SELECT 1 FROM tokens LIMIT 1"):
                 return False
             sql.run(
-                "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?)",
+                f"INSERT INTO tokens ({_TOKEN}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 token.id,
                 token.name,
                 token.role,
                 token.hash,
                 token.created_s,
                 token.revoked_s,
+                token.expires_s,
+                "\n".join(token.sensors),
+                token.per_minute,
             )
             return True
 
     def tokens(self) -> list[Token]:
         with self.transaction() as sql:
-            rows = sql.rows("SELECT id, name, role, hash, created_s, revoked_s FROM tokens ORDER BY created_s, id")
-            return [Token(a, b, c, bytes(secret_hash), d, e) for a, b, c, secret_hash, d, e in rows]
+            rows = sql.rows(f"SELECT {_TOKEN} FROM tokens ORDER BY created_s, id")
+        return [
+            Token(token_id, name, role, bytes(hashed), created, revoked, expires, tuple(sensors.splitlines()), most)
+            for token_id, name, role, hashed, created, revoked, expires, sensors, most in rows
+        ]
 
     def revoke_token(self, token_id: str, now_s: int) -> bool:
         """Returns False if there is no such valid token."""
@@ -434,6 +446,7 @@ class Store(ABC):
             return sql.run("DELETE FROM closures WHERE end_s IS NOT NULL AND end_s < ?", before_s)
 
 
+_TOKEN = "id, name, role, hash, created_s, revoked_s, expires_s, sensors, per_minute"
 _MIDDLE = "LIMIT 1 OFFSET (SELECT COUNT(*) / 2 FROM {})"
 
 

@@ -51,4 +51,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             changes BIGINT NOT NULL              -- how often readings of the period were stored or corrected
         )""",
     ),
+    (
+        "ALTER TABLE tokens ADD COLUMN expires_s BIGINT",  # NULL: never
+        "ALTER TABLE tokens ADD COLUMN sensors TEXT NOT NULL DEFAULT ''",  # a name in each line; none: all of them
+        "ALTER TABLE tokens ADD COLUMN per_minute BIGINT",  # readings; NULL: any number
+    ),
 )
