@@ -231,6 +231,16 @@ class RoadNetwork:
             roads=roads, present=present, passable=np.ones(self.num_nodes, bool), is_open=np.ones(len(roads), bool)
         )
 
+    def despite_closures(self, now: RoadNetwork) -> RoadNetwork:
+        """Another network of the same nodes, with those of its closed roads that are open in this one."""
+        more = now.edges.take(~np.isin(now._keys[now._open], self._keys[self._open]))
+        if not len(more) and np.array_equal(self.present, now.present):
+            return self
+        roads = self.edges.join(more)
+        roads = roads.take(now.present[roads.senders] & now.present[roads.receivers])
+        every = np.ones(len(roads), bool)
+        return self.unchecked(roads=roads, present=now.present, is_open=every, passable=np.ones(self.num_nodes, bool))
+
     @cached_property
     def _row_of(self) -> dict[NodeId, int]:
         return {node_id: row for row, node_id in enumerate(self.node_ids.tolist())}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from frigate.city.network import Road, RoadNetwork
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.city.network import Road, RoadNetwork, shut_nodes
 from frigate.errors import CityError, did_you_mean
 
 Roads = Sequence[str | Road]
@@ -52,6 +55,11 @@ def edit_networks(networks: Sequence[RoadNetwork], *, close: Roads = (), add: Ro
         if len(refused) == len(edited):
             raise refused[0]
     return edited
+
+
+def forecast_nodes(network: RoadNetwork, usual: RoadNetwork, quantity: str) -> NDArray[np.bool_]:
+    """[N] the nodes that have a forecast: those that are present and, of a gauge, that vehicles can still pass."""
+    return network.present if quantity == "count" else network.present & ~shut_nodes(usual, network)
 
 
 def about_closed(network: RoadNetwork, close: Roads) -> list[str]:

@@ -27,7 +27,7 @@ from frigate.demand.estimate import Demand
 from frigate.demand.rerouting import Rerouted, newly_cut_off
 from frigate.demand.trip_model import TripModel
 from frigate.errors import CityError, SettingsError
-from frigate.forecasting.edits import about_closed, edit_networks
+from frigate.forecasting.edits import about_closed, edit_networks, forecast_nodes
 from frigate.forecasting.result import Forecast, make_forecast, usable
 from frigate.forecasting.road_flow import road_flows
 from frigate.nn.batch import Batch
@@ -148,6 +148,8 @@ class Forecaster:
                 trips=trips,
                 demands=demands,
                 step_s=self.stream.step_s,
+                quantity=self.run.trained_on.quantity,
+                follow_closures=self.run.follows_closures,
             )
             self._windows = stop, Windows(self.stream, views)
         return self._windows[1]
@@ -180,7 +182,15 @@ class Forecaster:
     def road_flow(self, values: NDArray[np.floating], networks: Sequence[RoadNetwork], times_s: Ints) -> Floats:
         """[S,E] the flow on the usual roads at S times, from the values [S,N] at the nodes and the network then."""
         clock = wall_clock(times_s + utc_offsets_s(times_s, self.stream.timezone))
-        return road_flows(values, networks, self.usual_roads, demand=self.demand, rerouted=self.rerouted, clock=clock)
+        return road_flows(
+            values,
+            networks,
+            self.usual_roads,
+            demand=self.demand,
+            rerouted=self.rerouted,
+            clock=clock,
+            closed=0.0 if self.stream.quantity == "count" else np.nan,
+        )
 
     def batch(
         self, current: Ints, *, past: int | None = None, horizon: int | None = None, edit: Edit | None = None
@@ -197,13 +207,16 @@ class Forecaster:
         )
 
     def values(self, current: Ints, *, edit: Edit | None = None) -> Floats:
-        """[B,H,N] the forecasts of these windows; NaN at absent nodes."""
+        """[B,H,N] the forecasts of these windows; NaN at absent nodes, and of a gauge on closed roads."""
         batch = self.batch(current, edit=edit)
         made = batch.join(self.predictor(batch)).float().cpu().numpy()
         for k, snapshot in enumerate(np.asarray(current).tolist()):
             for h, network in enumerate(self.networks_ahead(snapshot, edit=edit)):
-                made[k, h, ~network.present] = np.nan
+                made[k, h, ~self._forecast_nodes(network)] = np.nan
         return np.asarray(made, np.float32)
+
+    def _forecast_nodes(self, network: RoadNetwork) -> NDArray[np.bool_]:
+        return forecast_nodes(network, self.usual_roads, self.stream.quantity)
 
     def networks_ahead(self, current: int, *, edit: Edit | None = None) -> list[RoadNetwork]:
         """[H] the network at each step after a snapshot."""
@@ -228,7 +241,7 @@ class Forecaster:
             self.run.require_intervals(level)
         request = self.request(at, network=network, close=close, add=add, past=past, horizon=horizon)
         made = request.batch.join(self.predictor(request.batch, must_fit=True))[0, request.late :]
-        present = np.array([network.present for network in request.networks])
+        present = np.array([self._forecast_nodes(network) for network in request.networks])
         values, told = usable(self.predictor.to_array(made, present), present)
         notices = request.forecast.notices + told
         if self._memory_gb is not None and self.run.model.reach is None:

@@ -33,7 +33,7 @@ from frigate.city.timeline import Timeline
 from frigate.demand.estimate import Demand
 from frigate.demand.rerouting import Rerouted
 from frigate.errors import CityError, SettingsError
-from frigate.forecasting.edits import edit_networks
+from frigate.forecasting.edits import edit_networks, forecast_nodes
 from frigate.forecasting.forecaster import NO_READING, Forecaster, short_window, split_on
 from frigate.forecasting.result import Forecast, make_forecast, usable
 from frigate.nn.forecast_model import RoadWeights
@@ -351,7 +351,8 @@ class Live:
                 return batch.join(self._model.forecast_from(batch, z.movedim(2, 0), kernels=self._kernels))[0]
 
         made = self._replay(ahead_of, layout, prints, values, observed, clock, z)
-        present = np.array([network.present for network in ahead])
+        quantity = self._trained_on.quantity
+        present = np.array([forecast_nodes(network, self.usual_roads, quantity) for network in ahead])
         used = np.any([snapshot.observed for snapshot in snapshots], axis=0) & ahead[0].present
         numbers, told = usable(self._predictor.to_array(made, present), present)
         forecast = make_forecast(

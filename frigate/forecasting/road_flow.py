@@ -26,8 +26,9 @@ def road_flows(
     demand: Demand | None = None,
     rerouted: Callable[[RoadNetwork], Rerouted | None] = lambda network: None,
     clock: NDArray[np.int64] | None = None,
+    closed: float = 0.0,
 ) -> Floats:
-    """[S,E] the flow on every usual road at S times; 0 on roads that are closed then.
+    """[S,E] the flow on every usual road at S times.
 
     With demand: the usual flow of the road, after detours, scaled by how far its two ends deviate from usual, and at
     most the flow at either end. Without demand: the mean of the two ends.
@@ -46,6 +47,8 @@ def road_flows(
         How a network's roads change the demand.
     clock
         [S,3] local times, as `frigate.calendar.WALL_CLOCK`; required with demand.
+    closed
+        The value of roads that are closed: no traffic has no speed.
     """
     flow = np.zeros((len(values), usual.num_edges), np.float32)
     prints = [network.fingerprint for network in networks]
@@ -53,7 +56,7 @@ def road_flows(
         holds = np.array([each == other for other in prints])
         network = networks[prints.index(each)]
         some = _on_one_network(values[holds], usual, demand, rerouted(network), None if clock is None else clock[holds])
-        flow[holds] = np.where(closed_roads(usual, network), 0, some)
+        flow[holds] = np.where(closed_roads(usual, network), closed, some)
     return flow
 
 

@@ -29,7 +29,8 @@ def total_line(forecast: Forecast, before: Forecast | None = None) -> str:
         changed = f" (before the change {was[0]})" if was else ""
         return f"Total over {ahead}: {now} {unit}{changed}, counted at every node that they pass."
     unit = f" {forecast.unit}" if forecast.unit else ""
-    now, *was = (f"{np.nanmean(each.values):,.4g}" for each in (forecast, before) if each is not None)
+    both = np.isfinite(forecast.values) & (True if before is None else np.isfinite(before.values))
+    now, *was = (f"{each.values[both].mean():,.4g}" for each in (forecast, before) if each is not None)
     changed = f" (before the change {was[0]})" if was else ""
     return f"Mean {forecast.quantity} over {ahead}: {now}{unit}{changed}."
 

@@ -49,6 +49,12 @@ class NetworkViews:
         The trips of the usual roads, and demands calibrated on them. Default: a model without demand.
     step_s
         Length of a snapshot.
+    usual
+        The usual roads.
+    quantity
+        What is forecast: "count" or a gauge.
+    follow_closures
+        Whether the model is told that usual roads are closed.
     """
 
     def __init__(
@@ -59,11 +65,17 @@ class NetworkViews:
         trips: TripModel | None = None,
         demands: Sequence[Demand] = (),
         step_s: int = 0,
+        usual: RoadNetwork | None = None,
+        quantity: str = "count",
+        follow_closures: bool = True,
     ) -> None:
         self.device = torch.device(device)
         self.trips = trips
         self.demands = tuple(demands)
         self._make_topology = make_topology
+        self._usual = usual
+        self._quantity = quantity
+        self._follow_closures = follow_closures
         self._usual_tables = DemandTables.of(demands, device, step_s=step_s) if demands else None
         self._views: dict[str, NetworkView] = {}  # by fingerprint; most recently used last
         self._pinned: set[str] = set()
@@ -81,6 +93,8 @@ class NetworkViews:
         trips: TripModel | None = None,
         demands: Sequence[Demand] = (),
         step_s: int = 0,
+        quantity: str = "count",
+        follow_closures: bool = True,
     ) -> NetworkViews:
         """Views for a model with this scaling.
 
@@ -97,6 +111,8 @@ class NetworkViews:
             [N] bool, the nodes that may have readings.
         city
             The city, or its folder, whose stored road features are used.
+        quantity, follow_closures
+            As for `NetworkViews`.
         """
         anchors, notice = (None, "") if scaling.anchors is None else locate_anchors(usual, scaling.anchors)
         known: dict[str, Description] = {}
@@ -109,7 +125,16 @@ class NetworkViews:
             topology = build_topology(network, scaling, known[key], anchors=anchors)
             return topology, [*filter(None, [notice, known[key].notice])]
 
-        return cls(make_topology, device, trips=trips, demands=demands, step_s=step_s)
+        return cls(
+            make_topology,
+            device,
+            trips=trips,
+            demands=demands,
+            step_s=step_s,
+            usual=usual,
+            quantity=quantity,
+            follow_closures=follow_closures,
+        )
 
     @classmethod
     def of_topologies(cls, networks: Sequence[RoadNetwork], topologies: Sequence[Topology]) -> NetworkViews:
@@ -130,7 +155,10 @@ class NetworkViews:
         return view
 
     def _make(self, network: RoadNetwork) -> NetworkView:
-        topology, notices = self._make_topology(network)
+        as_usual = network if self._usual is None else self._usual.despite_closures(network)
+        topology, notices = self._make_topology(network if self._follow_closures else as_usual)
+        if self._quantity != "count" and as_usual.fingerprint != network.fingerprint:
+            notices = [*notices, about_closures_of_gauge(self._quantity, told=self._follow_closures)]
         flows, rerouted = None, None
         if self.trips is not None and self.demands:
             if network.fingerprint == self.trips.network.fingerprint:
@@ -159,6 +187,14 @@ class NetworkViews:
         if self._tables is None or self._tables[0] != tuple(views):
             self._tables = tuple(views), usual.on([view.flows for view in views if view.flows is not None])
         return self._tables[1]
+
+
+def about_closures_of_gauge(quantity: str, *, told: bool) -> str:
+    """A notice about closed roads where no demand reroutes anyone; `told`: whether the model knows of them."""
+    left_out = f"{quantity} is not forecast on closed roads"
+    if told:
+        return f"{left_out}, and how it changes on detours was never learned."
+    return f"{left_out}, and detours are not modelled: elsewhere it is forecast as if no road were closed."
 
 
 def about_detours(rerouted: Rerouted, network: RoadNetwork) -> list[str]:

@@ -91,8 +91,10 @@ def view_closed_day(day: Day, closed: ClosedDay) -> ClosureView:
     sensors = int(day.run.split.seen.sum())
     if day.has_demand:
         how = f"the trips that Frigate estimated from {sensors:,} sensors are rerouted"
-    else:
+    elif day.run.run.follows_closures:
         how = "the model forecasts again without these roads. It has no trips to reroute"
+    else:
+        how = "these roads are left out. Detours are not modelled"
     words = f"The day as if {_roads(day.network, len(closed.roads))} closed throughout. Nothing is retrained: {how}."
     return ClosureView(
         title=title_of(day.network, closed.roads),

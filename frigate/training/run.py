@@ -218,6 +218,16 @@ class Run:
             raise CheckpointError(f"{name}: the city it was trained on cannot be opened: {error}. {remedy}") from error
         return excluding(city, exclude)
 
+    @property
+    def follows_closures(self) -> bool:
+        """Whether the model is told that roads are closed.
+
+        Of counts, demand knows the detours. Of a gauge nobody does: a model that misses a road among its neighbours
+        forecasts faster detours. The paper's model and the other baselines are told, as in the paper.
+        """
+        model = self.settings.model
+        return self.trained_on.quantity == "count" or not (isinstance(model, ModelSettings) and model.roads)
+
     def usual_roads(self, stream: RoadNetworkStream) -> RoadNetwork:
         """The roads that are usual in a city: those of the training period, or of the whole record in another city."""
         about = self.trained_on
@@ -365,5 +375,7 @@ class RunOnCity:
             trips=trips,
             demands=demands,
             step_s=self.city.stream.step_s,
+            quantity=self.run.trained_on.quantity,
+            follow_closures=self.run.follows_closures,
         )
         return Windows(self.city.stream, views)

@@ -253,8 +253,8 @@ def test_inputs_are_of_the_types_and_sizes_that_are_documented(name: str) -> Non
 
 
 def test_where_the_roads_change_those_of_the_last_snapshot_stand_for_all() -> None:
-    run = small_run("gauge")
-    city = city_of("gauge")
+    run = small_run("paper")
+    city = city_of("paper")
     stream = city.stream
     whole = city.network
     shut = whole.close([(6, 7), (7, 6)])
@@ -265,6 +265,8 @@ def test_where_the_roads_change_those_of_the_last_snapshot_stand_for_all() -> No
         for key in want:
             np.testing.assert_array_equal(got[key], want[key])
     assert len(got["senders"]) < whole.num_edges
+    gauge = inputs(small_run("gauge"), stream=replace(recorded, quantity="speed", unit=city_of("gauge").stream.unit))
+    assert len(gauge["senders"]) == whole.num_edges  # of a gauge, closures are not modelled
 
 
 def test_a_difference_is_an_error() -> None:

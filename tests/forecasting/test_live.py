@@ -19,6 +19,7 @@ from frigate.city.split import Split
 from frigate.city.stream import make_stream
 from frigate.config import BASELINES, Settings, Task, change, preset
 from frigate.errors import CityError, SettingsError
+from frigate.forecasting.edits import forecast_nodes
 from frigate.forecasting.forecast import forecast
 from frigate.forecasting.live import Live
 from frigate.nn.model import Frigate
@@ -124,9 +125,12 @@ class History:
             network_of=np.array([used.index(i) for i in past + ahead]),
         )
         topologies = []
+        usual = networks()[0]
+        knows_detours = self.quantity == "count" or self.name == "paper"
         for i in used:
             places, anchors = described(self.name, self.quantity, i)
-            topologies.append(build_topology(networks()[i], run.scaling, places, anchors=anchors))
+            told = networks()[i] if knows_detours else usual.despite_closures(networks()[i])
+            topologies.append(build_topology(told, run.scaling, places, anchors=anchors))
         inputs = torch.from_numpy(run.split.seen)
         batch = windows_on(stream, topologies).batch(
             np.array([len(times_s) - 1]), past=len(times_s), horizon=H, inputs=inputs
@@ -143,7 +147,7 @@ class History:
         with torch.inference_mode():
             made = batch.join(run.model(batch))[0].double().numpy()
         made = np.maximum(made, 0) if self.quantity == "count" else made
-        return np.where([networks()[which].present for which in ahead], made, np.nan)
+        return np.where([forecast_nodes(networks()[which], usual, self.quantity) for which in ahead], made, np.nan)
 
 
 def assert_same(found: NDArray[np.floating], expected: NDArray[np.floating]) -> None:

@@ -232,7 +232,7 @@ def test_an_absent_node_has_no_value() -> None:
 def test_a_gauge_has_no_demand_and_main_sensors_the_nearest(tmp_path: Path) -> None:
     run, evaluation = judged("speed")
     made = report(tmp_path / "r.html", run, evaluation, close=["7,12"])
-    assert "no trips" in made.said("closure")
+    assert "Detours are not modelled" in made.said("closure")
     shown = made.values("forecast")
     mean = (shown[:, made.network["source"]] + shown[:, made.network["target"]]) / 2
     np.testing.assert_allclose(made.values("forecast", "roads"), mean, rtol=1e-3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -88,8 +87,8 @@ def what_if(request: Request, state: StateOf, body: Question) -> Any:
 
 
 def _changes(city: ServedCity, result: WhatIf) -> list[dict[str, Any]]:
-    before = np.nan_to_num(result.before).mean(0)
-    after = np.nan_to_num(result.after).mean(0)
+    before = result.before.mean(0)
+    after = result.after.mean(0)  # NaN, and so not listed, where there is no forecast
     return [
         {
             "node": city.node_names[row],
