@@ -29,8 +29,14 @@ FAR_HOPS = 20
 LEAST_TAIL = 1e-12  # 1 minus less than that is 1 in a float
 MAX_SPREAD = 3.0
 
+MOST = 1e9  # no detector measures more
+
 Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
+
+
+class NotFittedError(Exception):
+    """The readings are beyond what any detector measures: nothing says how sure a forecast is."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +197,8 @@ def fit_counts(cells: Cells, count: Floats, weight: Floats, *, closure: float) -
         return -(w * likely).mean() + 1e-3 * (weights[1:] ** 2).sum()
 
     _minimise(unlikely, [mean_logs, weights])
-    mean = tuple(mean_logs.detach().exp().tolist())
+    mean = mean_logs.detach().exp().tolist()
+    _require_fitted([typical, *mean, *weights.detach().tolist()])
     return CountLaw(_short(typical), _all_short(mean), _all_short(weights.detach().tolist()), closure)
 
 
@@ -208,7 +215,13 @@ def fit_gauges(cells: Cells, value: Floats, weight: Floats) -> GaugeLaw:
         return (w * (logs + error / typical * torch.exp(-logs))).mean() + 1e-3 * (weights[1:] ** 2).sum()
 
     _minimise(unlikely, [weights])
+    _require_fitted([typical, *weights.detach().tolist()])
     return GaugeLaw(_short(typical), _all_short(weights.detach().tolist()))
+
+
+def _require_fitted(numbers: list[float]) -> None:
+    if not all(abs(number) <= MOST for number in numbers):
+        raise NotFittedError
 
 
 def _design(cells: Cells, size: Floats, typical: float) -> Tensor:

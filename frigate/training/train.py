@@ -40,6 +40,7 @@ from frigate.training.distributed import joined
 from frigate.training.hidden_sensors import training_windows
 from frigate.training.intervals import Intervals
 from frigate.training.out_of_fold import measured_intervals
+from frigate.training.predictive import NotFittedError
 from frigate.training.run import Build, Run, RunOnCity, build_model, has_demand
 from frigate.training.trainer import OnStep, Trainer, report_steps
 
@@ -145,7 +146,7 @@ def _intervals(run: RunOnCity, device: torch.device, on_fold: Progress | None, k
         return run.run.intervals
     try:
         intervals = measured_intervals(run, device, progress=on_fold, kernels=kernels)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, NotFittedError):
         return None
     if intervals is not None and run.run.folder is not None:
         save_intervals(run.run.folder, intervals)

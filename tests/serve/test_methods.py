@@ -18,7 +18,7 @@ from tests.support.service import Served, Town, serve_town
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 EXAMPLES = {"{form}": "json", "{node}": "34", "{closure_id}": "aa"}
-QUERIES = {"/v1/history.json": "?node=34", "/v1/trips": "?source=34&target=41"}
+QUERIES = {"/v1/history.json": "?node=34", "/v1/trips": "?source=34&target=41", "/v1/trips.bin": "?source=34&target=41"}
 
 
 @pytest.fixture(scope="module")

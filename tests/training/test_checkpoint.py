@@ -111,6 +111,7 @@ def test_a_run_without_the_parts_of_the_week_takes_every_day_as_its_kind(moved: 
 def test_nothing_is_pickled(home: Path) -> None:
     files = [p for p in (home / "default").rglob("*") if p.is_file() and p.name != TRAINING]
     assert sorted(p.name for p in files) == [
+        "intervals.json",
         "metrics.jsonl",
         "run.json",
         "state.safetensors",
@@ -350,6 +351,7 @@ def test_half_an_epoch_is_passed_over_and_swept_up(moved: Path) -> None:
         ".frigate-training",
         "checkpoint-0004",
         "checkpoint-notes",
+        "intervals.json",
         "metrics.jsonl",
     ]
 

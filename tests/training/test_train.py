@@ -799,7 +799,12 @@ def test_too_few_snapshots_are_refused() -> None:
 def test_without_tensorboard_training_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     train(town(), settings=tiny(epochs=1), folder=tmp_path, device="cpu")
-    assert sorted(p.name for p in tmp_path.iterdir()) == [TRAINING, "checkpoint-0001", "metrics.jsonl"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        TRAINING,
+        "checkpoint-0001",
+        "intervals.json",
+        "metrics.jsonl",
+    ]
 
 
 def test_with_tensorboard_the_same_numbers_are_there(tmp_path: Path) -> None:
