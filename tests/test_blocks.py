@@ -149,13 +149,15 @@ def test_the_sessions_of_the_services_page_run(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     trained(tmp_path, "2024-03-04T00:00", "town", "runs/town")
     said: list[str] = []
+    token = ""
     for command in commands("console"):
         if not any(re.match(pattern, command) for pattern in NOT_EXECUTED):
-            listed = [line.split()[0] for line in said[-1:] for line in line.splitlines() if "Control room" in line]
-            said.append(execute(command.replace("1c0fab18", listed[0]) if "revoke" in command else command))
+            if "revoke" in command:
+                token = next(line.split()[0] for line in said[-1].splitlines() if "Control room" in line)
+            said.append(execute(command.replace("1c0fab18", token)))
     served, _, tokens, revoked, *_ = said
     assert re.search(r"^town: http://127.0.0.1:\d+/ \(Ctrl-C to stop\)$", served, re.MULTILINE)
-    assert "Control room" in tokens and f"Token {listed[0]} is revoked" in revoked
+    assert "Control room" in tokens and f"Token {token} is revoked" in revoked
 
 
 def execute(command: str) -> str:
