@@ -22,6 +22,7 @@ __all__ = [
     "FrigateError",
     "Live",
     "MissingExtraError",
+    "RoadChange",
     "RoadNetwork",
     "RoadNetworkStream",
     "Run",
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from frigate.forecasting.forecast import forecast
     from frigate.forecasting.forecaster import Forecaster
     from frigate.forecasting.live import Live
+    from frigate.forecasting.plan import RoadChange
     from frigate.forecasting.result import Forecast
     from frigate.pages.run_page import write_report
     from frigate.simulate.demo_city import demo_city
@@ -94,6 +96,7 @@ else:
         "frigate.forecasting.forecast": ("forecast",),
         "frigate.forecasting.forecaster": ("Forecaster",),
         "frigate.forecasting.live": ("Live",),
+        "frigate.forecasting.plan": ("RoadChange",),
         "frigate.forecasting.result": ("Forecast",),
         "frigate.pages.run_page": ("write_report",),
         "frigate.simulate.demo_city": ("demo_city",),

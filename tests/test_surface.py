@@ -25,6 +25,7 @@ PUBLIC = {
     "FrigateError",
     "Live",
     "MissingExtraError",
+    "RoadChange",
     "RoadNetwork",
     "RoadNetworkStream",
     "Run",

@@ -11,6 +11,7 @@ from frigate.cli.console import notice, print_json, print_table, say, status
 from frigate.cli.parser import DEVICE, EXCLUDE, JSON, KERNELS, OTHER_CITY, RUN, Argument, Command
 
 if TYPE_CHECKING:
+    from frigate.forecasting.plan import RoadChange
     from frigate.forecasting.result import Forecast
 
 
@@ -33,7 +34,7 @@ def run(args: Namespace) -> None:
             "kernels": args.kernels,
             "level": args.level,
         }
-        result = forecast(run, **options, close=args.close, add=args.add)
+        result = forecast(run, **options, changes=[road_change(args)])
         before = None
         if (args.close or args.add) and not args.json:
             before = forecast(run, **options)
@@ -51,6 +52,13 @@ def run(args: Namespace) -> None:
     else:
         print_summary(result, before)
         say(f"{result.summary()}: {', '.join(map(str, files.values()))}")
+
+
+def road_change(args: Namespace) -> RoadChange:
+    """The roads to close and to add, with their times."""
+    from frigate.forecasting.plan import RoadChange
+
+    return RoadChange(close=args.close, add=args.add, begin=vars(args)["from"], end=args.until)
 
 
 def print_summary(result: Forecast, before: Forecast | None = None) -> None:
@@ -76,7 +84,11 @@ FORECAST = Command(
     run,
     (
         RUN,
-        Argument("--at TIME", "time of the forecast (default: the end of the readings)"),
+        Argument(
+            "--at TIME",
+            'time of the forecast, such as 2024-03-11T08:00 or "tomorrow 08:00", up to 14 days after the end of the '
+            "readings (default: their end)",
+        ),
         Argument(
             "--close A,B",
             "close the road from A to B; with one id, close a node and all its roads (in a city on "
@@ -84,6 +96,8 @@ FORECAST = Command(
             repeated=True,
         ),
         Argument("--add A,B[,METRES]", "add a road from A to B; may be repeated", repeated=True),
+        Argument("--from TIME", "when the change begins, such as 08:00 (default: with the forecast)"),
+        Argument("--until TIME", "when it ends (default: with the forecast)"),
         Argument("--past N", "past snapshots to use (default: as in training)", int),
         Argument("--horizon N", "steps to forecast (default: as in training)", int),
         Argument("--level PERCENT", "also write intervals that hold at this percentage of places, such as 90", float),

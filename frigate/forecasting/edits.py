@@ -27,7 +27,7 @@ def edit_network(network: RoadNetwork, *, close: Roads = (), add: Roads = ()) ->
         One-way roads, each "A,B", (A, B) or "A,B,metres".
     """
     roads, nodes = _to_close(network, close)
-    new = [_new_road(road) for road in _listed(add)]
+    new = [_new_road(road) for road in listed(add)]
     network = network.close(roads)
     for node in nodes:
         row = network.row_of(node)
@@ -35,26 +35,6 @@ def edit_network(network: RoadNetwork, *, close: Roads = (), add: Roads = ()) ->
             raise CityError(f'node "{node}" has no open road to close')
     network = network.close_nodes(nodes)
     return network.add(roads=[road for road, _ in new], length_m=[length_m for _, length_m in new])
-
-
-def edit_networks(networks: Sequence[RoadNetwork], *, close: Roads = (), add: Roads = ()) -> list[RoadNetwork]:
-    """Each network with roads closed and added. A network that has one of the edits already is left so.
-
-    Each edit must change at least one of the networks.
-    """
-    edits: list[dict[str, Roads]] = [{"close": [road]} for road in _listed(close)]
-    edits += [{"add": [road]} for road in _listed(add)]
-    edited = list(networks)
-    for edit in edits:
-        refused: list[CityError] = []
-        for k, network in enumerate(edited):
-            try:
-                edited[k] = edit_network(network, **edit)
-            except CityError as error:
-                refused.append(error)
-        if len(refused) == len(edited):
-            raise refused[0]
-    return edited
 
 
 def forecast_nodes(network: RoadNetwork, usual: RoadNetwork, quantity: str) -> NDArray[np.bool_]:
@@ -65,12 +45,12 @@ def forecast_nodes(network: RoadNetwork, usual: RoadNetwork, quantity: str) -> N
 def about_closed(network: RoadNetwork, close: Roads) -> list[str]:
     """Notices about closing whole nodes, which are roads in a city on roads."""
     known = _ids(network)
-    streets = [item for item in _listed(close) if isinstance(item, str) and _is_street(network, item, known)]
+    streets = [item for item in listed(close) if isinstance(item, str) and _is_street(network, item, known)]
     notices = []
     for street in streets:
         count = sum(len(part) for part in _street(network, street))
         notices.append(f"closed {street.strip()}: {count} road{'s' * (count != 1)} of that name.")
-    for node in _to_close(network, [item for item in _listed(close) if item not in streets])[1]:
+    for node in _to_close(network, [item for item in listed(close) if item not in streets])[1]:
         at = network.row_of(node)
         of_roads = len(network.lines) > 0
         count = int(((network.senders == at) | (network.receivers == at)).sum())
@@ -79,7 +59,8 @@ def about_closed(network: RoadNetwork, close: Roads) -> list[str]:
     return notices
 
 
-def _listed(roads: Roads) -> Roads:
+def listed(roads: Roads) -> Roads:
+    """One road, or several."""
     return [roads] if isinstance(roads, str) else roads
 
 
@@ -89,7 +70,7 @@ def _to_close(network: RoadNetwork, close: Roads) -> tuple[list[Road], list[str]
     of_roads = len(network.lines) > 0
     roads: list[Road] = []
     nodes: list[str] = []
-    for item in _listed(close):
+    for item in listed(close):
         text = item.strip() if isinstance(item, str) else ",".join(map(str, item))
         by_ends = ">".join(part.strip() for part in text.split(","))
         if text in known:

@@ -6,15 +6,16 @@ A forecast made at time X reads only snapshots that are complete at X.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, Literal
 
 import numpy as np
 
 from frigate.city.city import City
 from frigate.city.network import SAME_PLACE_M, Road, RoadNetwork
+from frigate.city.periods import When
 from frigate.city.stream import RoadNetworkStream
 from frigate.forecasting.forecaster import Forecaster
+from frigate.forecasting.plan import RoadChange
 from frigate.forecasting.result import Forecast
 from frigate.training.run import Run
 
@@ -24,9 +25,10 @@ def forecast(
     network: RoadNetwork | None = None,
     stream: RoadNetworkStream | City | None = None,
     *,
-    at: datetime | str | int | None = None,
+    at: When | None = None,
     close: Sequence[str | Road] = (),
     add: Sequence[str | Road] = (),
+    changes: Sequence[RoadChange] = (),
     past: int | None = None,
     horizon: int | None = None,
     level: float | None = None,
@@ -47,12 +49,15 @@ def forecast(
         each change from its time on.
     stream : RoadNetworkStream or City, optional
         The readings, of this or another city. Default: the city the run was trained on, from its folder.
-    at : datetime, ISO-8601 text or seconds since 1970 UTC, optional
-        Only snapshots complete at this time are read. A time without a zone is in the city's time zone. Default: the
-        end of the stream.
+    at : datetime, text or seconds since 1970 UTC, optional
+        Only snapshots complete at this time are read. Text is ISO-8601, in the city's time zone if it names none, or a
+        time from the end of the stream on: "08:00", "tomorrow 08:00" or "monday 08:00". Up to 14 days after the end.
+        Default: the end of the stream.
     close, add : sequence of "A,B" or (A, B)
         One-way roads to close and to add ("A,B,120" gives the length in metres) from the time of the forecast on,
         relative to `network` or to the roads as recorded.
+    changes : sequence of RoadChange
+        Roads to close and to add from a time until another.
     past, horizon : int, optional
         Number of snapshots to read and steps to forecast. Default: as in training.
     level : float, optional
@@ -73,10 +78,10 @@ def forecast(
     Forecast
         In the unit of the readings the model was trained on.
     """
-    forecaster, changes = ask(
-        run, network, stream, sensors=sensors, device=device, memory_gb=memory_gb, kernels=kernels
+    forecaster, roads = ask(run, network, stream, sensors=sensors, device=device, memory_gb=memory_gb, kernels=kernels)
+    return forecaster.forecast(
+        at, close=close, add=add, changes=changes, past=past, horizon=horizon, level=level, **roads
     )
-    return forecaster.forecast(at, close=close, add=add, past=past, horizon=horizon, level=level, **changes)
 
 
 def ask(

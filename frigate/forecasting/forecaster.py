@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -17,9 +16,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from frigate.calendar import local_iso, utc_offsets_s, wall_clock, zone
+from frigate.calendar import DAY_S, local_iso, utc_offsets_s, wall_clock
 from frigate.city.city import City
 from frigate.city.network import Road, RoadNetwork
+from frigate.city.periods import When, time_from
 from frigate.city.stream import RoadNetworkStream
 from frigate.config import Task
 from frigate.demand.count_profiles import usual_counts
@@ -27,7 +27,8 @@ from frigate.demand.estimate import Demand
 from frigate.demand.rerouting import Rerouted, newly_cut_off
 from frigate.demand.trip_model import TripModel
 from frigate.errors import CityError, SettingsError
-from frigate.forecasting.edits import about_closed, edit_networks, forecast_nodes
+from frigate.forecasting.edits import forecast_nodes
+from frigate.forecasting.plan import Plan, RoadChange
 from frigate.forecasting.result import Forecast, make_forecast, usable
 from frigate.forecasting.road_flow import road_flows
 from frigate.nn.batch import Batch
@@ -39,6 +40,7 @@ from frigate.roads.nearest_sensors import hops_to
 from frigate.training.intervals import Intervals, Surroundings
 from frigate.training.run import Run
 
+MAX_AHEAD_S = 14 * DAY_S
 BYTES_PER_VALUE = 60  # memory per forecast value, including its demand and the result; measured
 NO_READING = "no reading can be used: the forecast is made from the map and the clock alone."
 
@@ -224,11 +226,12 @@ class Forecaster:
 
     def forecast(
         self,
-        at: datetime | str | int | None = None,
+        at: When | None = None,
         *,
         network: RoadNetwork | None = None,
         close: Sequence[str | Road] = (),
         add: Sequence[str | Road] = (),
+        changes: Sequence[RoadChange] = (),
         past: int | None = None,
         horizon: int | None = None,
         level: float | None = None,
@@ -239,7 +242,7 @@ class Forecaster:
         """
         if level is not None:
             self.run.require_intervals(level)
-        request = self.request(at, network=network, close=close, add=add, past=past, horizon=horizon)
+        request = self.request(at, network=network, close=close, add=add, changes=changes, past=past, horizon=horizon)
         made = request.batch.join(self.predictor(request.batch, must_fit=True))[0, request.late :]
         present = np.array([self._forecast_nodes(network) for network in request.networks])
         values, told = usable(self.predictor.to_array(made, present), present)
@@ -310,11 +313,12 @@ class Forecaster:
 
     def request(
         self,
-        at: datetime | str | int | None = None,
+        at: When | None = None,
         *,
         network: RoadNetwork | None = None,
         close: Sequence[str | Road] = (),
         add: Sequence[str | Road] = (),
+        changes: Sequence[RoadChange] = (),
         past: int | None = None,
         horizon: int | None = None,
     ) -> Request:
@@ -326,7 +330,7 @@ class Forecaster:
         )
         if stream.num_snapshots == 0:
             raise CityError("the stream has no snapshot to forecast from. Give a city, or a stream, that has readings")
-        at_s, more = _moment(stream, at, horizon=task.horizon)
+        at_s, more = _moment(stream, at)
         snapshots = stream.snapshot_at(at_s)
         stop = min(snapshots, stream.num_snapshots)
         late = snapshots - stop
@@ -335,7 +339,8 @@ class Forecaster:
         notices = self.notices + more + _about_window(window, past=task.past, late=late)
         notices += _beyond_training(run, window, task)
         _refuse_too_many(late + task.horizon, self.usual_roads)
-        edit, told = self._edit(stop - 1, late + task.horizon, network, close, add)
+        plan = Plan.of([RoadChange(close, add), *changes], now_s=at_s, timezone=stream.timezone)
+        edit, told = self._edit(stop - 1, late + task.horizon, network, plan)
         if network is not None:
             notices += _not_of_that_time(network, window.network, stream.network)
         batch = self.batch(np.array([stop - 1]), past=read, horizon=late + task.horizon, edit=edit)
@@ -358,26 +363,22 @@ class Forecaster:
         )
         return Request(batch, late, stop, tuple(networks), made)
 
-    def _edit(
-        self,
-        current: int,
-        steps: int,
-        network: RoadNetwork | None,
-        close: Sequence[str | Road],
-        add: Sequence[str | Road],
-    ) -> tuple[Edit | None, list[str]]:
+    def _edit(self, current: int, steps: int, network: RoadNetwork | None, plan: Plan) -> tuple[Edit | None, list[str]]:
         """How the recorded networks ahead are changed, and notices."""
-        if network is None and not len(close) and not len(add):
+        if network is None and not plan:
             return None, []
-        recorded = self.windows(current + 1).networks_ahead(current, steps)
-        before = list({each.fingerprint: each for each in recorded}.values())
-        given = [network] * len(before) if network is not None else before
-        after = edit_networks(given, close=close, add=add)
-        notices = about_closed(given[0], close)
-        if np.array_equal(before[0].node_ids, after[0].node_ids):
-            notices += _cut_off(before[0], after[0])
-        edited = dict(zip([each.fingerprint for each in before], after, strict=True))
-        return lambda recorded: edited[recorded.fingerprint], notices
+        first = current + 1
+        begin_s = self.stream.steps.times_s(first, first + steps)
+        recorded = self.windows(first).networks_ahead(current, steps)
+        given = recorded if network is None else [network] * steps
+        edited = plan.roads(given, begin_s)
+        notices = [*plan.notices, *plan.about(given, begin_s)]
+        changed = {(a.fingerprint, b.fingerprint): (a, b) for a, b in zip(recorded, edited, strict=True)}
+        for before, after in changed.values():
+            if before is not after and np.array_equal(before.node_ids, after.node_ids):
+                notices += _cut_off(before, after)
+        of_step = dict(zip(begin_s.tolist(), edited, strict=True))
+        return lambda _, begin_s: of_step[begin_s], notices
 
 
 def split_on(run: Run, network: RoadNetwork) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -419,20 +420,20 @@ def _cut_off(old: RoadNetwork, new: RoadNetwork) -> list[str]:
     return [f"no way leads from most of the network to {named(away.tolist())} and back any more."] if len(away) else []
 
 
-def _moment(stream: RoadNetworkStream, at: datetime | str | int | None, *, horizon: int) -> tuple[int, list[str]]:
+def _moment(stream: RoadNetworkStream, at: When | None) -> tuple[int, list[str]]:
     """The forecast's time in seconds since 1970 UTC, rounded down to a step of the stream; and notices."""
     end_s = stream.end_s
     steps = stream.steps
     if at is None or at == "now":
         return end_s, []
-    time_s, notices = _seconds(at, stream.timezone)
+    time_s, notices = time_from(at, stream.timezone, now_s=end_s, where="at")
     first_s = steps.time_s(1)
-    last_s = steps.time_s(stream.num_snapshots + horizon)
+    last_s = end_s + MAX_AHEAD_S
     if not first_s <= time_s <= last_s:
         raise SettingsError(
             f"at {local_iso(time_s, stream.timezone)}: a forecast can be made from "
             f"{local_iso(first_s, stream.timezone)}, when the stream's first snapshot is complete, until "
-            f"{local_iso(last_s, stream.timezone)}, {horizon} steps after its end"
+            f"{local_iso(last_s, stream.timezone)}, {MAX_AHEAD_S // DAY_S} days after its end"
         )
     floored_s = steps.time_s(stream.snapshot_at(time_s))
     if floored_s != time_s:
@@ -441,31 +442,6 @@ def _moment(stream: RoadNetworkStream, at: datetime | str | int | None, *, horiz
             f"the forecast is made at {local_iso(floored_s, stream.timezone)}."
         )
     return floored_s, notices
-
-
-def _seconds(at: datetime | str | int, timezone: str) -> tuple[int, list[str]]:
-    not_a_time = SettingsError(
-        f'at "{at}": not a time. Give ISO-8601, as 2024-03-04T08:00 (the city\'s time) or '
-        "2024-03-04T07:00Z, or leave it out for the end of the stream"
-    )
-    try:
-        when = datetime.fromisoformat(at.strip()) if isinstance(at, str) else at
-        if isinstance(when, int | np.integer):
-            when = datetime.fromtimestamp(int(when), UTC)
-        if not isinstance(when, datetime) or not 1 < when.year < 9999:  # its local time must be a valid date too
-            raise not_a_time
-    except (ValueError, OverflowError, OSError):
-        raise not_a_time from None
-    if when.tzinfo is not None:
-        return int(when.timestamp() // 1), []
-    one, other = (when.replace(tzinfo=zone(timezone), fold=fold) for fold in (0, 1))
-    time_s = int(one.timestamp() // 1)
-    if one.utcoffset() == other.utcoffset():
-        return time_s, []
-    return time_s, [
-        f"{when.isoformat()} is not one moment in {timezone}, where the clocks change then: "
-        f"taken as {local_iso(time_s, timezone)}. Add a UTC offset to be exact."
-    ]
 
 
 def _about_window(window: RoadNetworkStream, *, past: int, late: int) -> list[str]:

@@ -33,8 +33,9 @@ from frigate.city.timeline import Timeline
 from frigate.demand.estimate import Demand
 from frigate.demand.rerouting import Rerouted
 from frigate.errors import CityError, SettingsError
-from frigate.forecasting.edits import edit_networks, forecast_nodes
+from frigate.forecasting.edits import forecast_nodes
 from frigate.forecasting.forecaster import NO_READING, Forecaster, short_window, split_on
+from frigate.forecasting.plan import Plan, RoadChange
 from frigate.forecasting.result import Forecast, make_forecast, usable
 from frigate.nn.forecast_model import RoadWeights
 from frigate.nn.ops.cuda.recording import RecordedFunction
@@ -294,6 +295,7 @@ class Live:
         *,
         close: Sequence[str | Road] = (),
         add: Sequence[str | Road] = (),
+        changes: Sequence[RoadChange] = (),
         level: float | None = None,
     ) -> Forecast:
         """The forecast if the roads ahead were others. Does not change the live state.
@@ -303,22 +305,29 @@ class Live:
         network : RoadNetwork, optional
             The roads of all steps ahead; must have the same nodes, as in `change`. Default: as planned.
         close, add : sequence of "A,B" or (A, B)
-            Roads to close and to add, as in `frigate.forecast`.
+            Roads to close and to add in all steps, as in `frigate.forecast`.
+        changes : sequence of RoadChange
+            Roads to close and to add from a time until another.
         level : float, optional
             Also give intervals at this level, in percent. Default: none.
         """
-        return self._forecast(self.networks_ahead(network, close=close, add=add), level)
+        return self._forecast(self.networks_ahead(network, close=close, add=add, changes=changes), level)
 
     def networks_ahead(
-        self, network: RoadNetwork | None = None, *, close: Sequence[str | Road] = (), add: Sequence[str | Road] = ()
+        self,
+        network: RoadNetwork | None = None,
+        *,
+        close: Sequence[str | Road] = (),
+        add: Sequence[str | Road] = (),
+        changes: Sequence[RoadChange] = (),
     ) -> list[RoadNetwork]:
         """[H] the network of each step ahead; parameters as in `what_if`."""
         roads = self._roads if network is None else Timeline.of(network)
-        planned = [roads.network_at(time_s) for time_s in self._ahead_s().tolist()]
-        distinct = list({each.fingerprint: each for each in planned}.values())
-        edited = edit_networks(distinct, close=close, add=add)
-        of = {before.fingerprint: self._checked(after) for before, after in zip(distinct, edited, strict=True)}
-        return [of[each.fingerprint] for each in planned]
+        begin_s = self._ahead_s()
+        planned = [roads.network_at(time_s) for time_s in begin_s.tolist()]
+        changes = [RoadChange(close, add), *changes]
+        plan = Plan.of(changes, now_s=int(begin_s[0]), timezone=self._timezone)
+        return [self._checked(each) for each in plan.roads(planned, begin_s)]
 
     @torch.inference_mode()
     def _forecast(self, ahead: Sequence[RoadNetwork], level: float | None) -> Forecast:

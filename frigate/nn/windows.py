@@ -21,7 +21,7 @@ from frigate.nn.ops import follow_readings
 from frigate.nn.topology import Topology
 
 Ints = NDArray[np.int64]
-Edit = Callable[[RoadNetwork], RoadNetwork]  # of the roads ahead, for a what-if
+Edit = Callable[[RoadNetwork, int], RoadNetwork]  # the roads of a step that begins then, given those on record
 Thinning = Callable[[int, int], Tensor]  # the past snapshots [B,T'] that B windows of T keep, in order
 
 
@@ -230,14 +230,24 @@ class Windows:
         if edit is None and self.roads_ahead is None:
             return networks, on
         row_of = {network.fingerprint: row for row, network in reversed(list(enumerate(networks)))}
-        edited = np.zeros(len(networks), np.int64)
-        for k in np.unique(on).tolist():
-            network = networks[k] if self.roads_ahead is None else self.roads_ahead
-            network = network if edit is None else edit(network)
+        snapshots, place = np.unique(after, return_inverse=True)
+        edited = np.zeros(len(snapshots), np.int64)
+        begin_s = self._begin_s(snapshots)
+        for i, k in enumerate(self.stream.network_at(snapshots).tolist()):
+            network = self.stream.networks[k] if self.roads_ahead is None else self.roads_ahead
+            network = network if edit is None else edit(network, int(begin_s[i]))
             row = row_of.setdefault(network.fingerprint, len(networks))
             networks[row:] = [network, *networks[row + 1 :]]  # it may have other names
-            edited[k] = row
-        return networks, edited[on]
+            edited[i] = row
+        return networks, edited[place.reshape(after.shape)]
+
+    def _begin_s(self, snapshots: Ints) -> Ints:
+        """When these snapshots begin, also beyond the record."""
+        if not len(snapshots):
+            return snapshots
+        first = int(snapshots[0])
+        times_s: Ints = self.stream.steps.times_s(first, int(snapshots[-1]) + 1)[snapshots - first]
+        return times_s
 
     def _clock_at(self, after: Ints) -> Tensor:
         """[B,H,3] the local time at the start of these snapshots, also beyond the record."""

@@ -110,7 +110,7 @@ class Day:
         ends = (ids[end[shut]].tolist() for end in (self.network.senders, self.network.receivers))
         roads = list(zip(*ends, strict=True))
 
-        def edit(recorded: RoadNetwork) -> RoadNetwork:
+        def edit(recorded: RoadNetwork, _: int) -> RoadNetwork:
             return recorded.close(roads, missing_ok=True)
 
         made = _forecasts(self.forecaster, self.current, edit=edit)

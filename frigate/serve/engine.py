@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +21,7 @@ from frigate.calendar import hourly_bins, utc_offsets_s, wall_clock
 from frigate.city.timeline import Timeline
 from frigate.demand.flows import Through, trips_through
 from frigate.forecasting.live import Live
+from frigate.forecasting.plan import RoadChange
 from frigate.forecasting.road_flow import closed_roads
 from frigate.pages.wire import rounded
 from frigate.roads.positions import road_matrix
@@ -94,8 +95,8 @@ class Engine:
             made = self.live.forecast()
         return issue(self.city, made, closures, now_s=now_s)
 
-    def what_if(self, issued_s: int, *, close: Sequence[tuple[str, str]], add: Sequence[tuple[str, str]]) -> WhatIf:
-        """The forecast at a step boundary as if these roads were closed and added. The live state does not change.
+    def what_if(self, issued_s: int, change: RoadChange) -> WhatIf:
+        """The forecast at a step boundary as if roads, by their ends, were others. The live state does not change.
 
         Roads that are already closed stay closed.
         """
@@ -103,11 +104,13 @@ class Engine:
             self._bring_to(issued_s)
             planned = self.live.networks_ahead()
             shut = np.all([closed_roads(self.city.network, each) for each in planned], axis=0)
-            gone = [road for road in dict.fromkeys(close) if not shut[self.city.road_of[road]]]
-            new = list(dict.fromkeys(add))
-            changed = self.live.networks_ahead(close=gone, add=new)
+            ends = [(str(road[0]), str(road[1])) for road in dict.fromkeys(change.close)]
+            gone = [road for road in ends if not shut[self.city.road_of[road]]]
+            new = list(dict.fromkeys(change.add))
+            asked = [replace(change, close=gone, add=new)] if gone or new else []
+            changed = self.live.networks_ahead(changes=asked)
             before = self.live.forecast()
-            after = self.live.what_if(close=gone, add=new)
+            after = self.live.what_if(changes=asked)
             times_s = before.times_s
             values = [rounded(each.values) for each in (before, after)]
             return WhatIf(

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 import frigate as fg
+from frigate.calendar import utc_iso
 from frigate.city.network import RoadNetwork
 from frigate.city.stream import RoadNetworkStream
 from frigate.city.timeline import Timeline
@@ -218,6 +219,17 @@ def test_a_closure_of_some_time_is_the_same_in_every_way(
     same(live(town, changes).forecast().values, expected)
     window = Forecaster(town.run, replace(town.city, stream=recorded), device="cpu").values(np.array([FIRST]))
     same(window[0], expected)
+    if first > FIRST:  # it is all ahead
+        change = fg.RoadChange(roads, begin=begin_s, end=end_s)
+        same(asked(town, changes=[change]), expected)
+        same(live(town).what_if(changes=[change]).values, expected)
+        served.service.store.add_readings(town.reading_rows(FIRST + 1 - PAST, FIRST + 1), 0)
+        forecast_by(served)
+        times = {"begin": utc_iso(begin_s), "end": None if end_s is None else utc_iso(end_s)}
+        _, arrays = decode(served.client.post("/v1/what-if", json={"close": roads, **times}).content)
+        nearly(arrays["after"], expected)
+        nearly(arrays["before"], asked(town))
+        return
     for source, target in roads:
         served.service.store.add_closure(source, target, begin_s=begin_s, end_s=end_s, now_s=0)
     nearly(forecast_by(served), expected)

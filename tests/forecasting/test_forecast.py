@@ -19,9 +19,10 @@ from frigate.city.network import RoadNetwork
 from frigate.city.stream import RoadNetworkStream
 from frigate.demand.tables import DEMAND_NODE
 from frigate.errors import CityError, SettingsError
-from frigate.forecasting.edits import about_closed, edit_network, edit_networks
+from frigate.forecasting.edits import about_closed, edit_network
 from frigate.forecasting.forecaster import Forecaster
 from frigate.forecasting.live import Live
+from frigate.forecasting.plan import Plan, RoadChange
 from frigate.forecasting.result import COLUMNS
 from frigate.nn.batch import Batch
 from frigate.roads.feature_cache import ensure_road_features
@@ -362,6 +363,18 @@ def test_after_the_end_the_forecast_reaches_further() -> None:
     assert "2 steps before" in later.notices[0]
 
 
+def test_tomorrow_is_the_day_after_the_end_of_the_readings() -> None:
+    run = small_run()
+    end = small_city().stream.end_s
+    tomorrow = forecast(run, at="tomorrow 08:00")
+    assert tomorrow.at_s == int(datetime(2024, 3, 10, 7, tzinfo=UTC).timestamp()) > end
+    steps = (tomorrow.at_s - end) // STEP_S
+    far = forecast(run, horizon=steps + 3)
+    np.testing.assert_allclose(tomorrow.values, far.values[steps:], rtol=1e-5, atol=1e-5)
+    with raises(SettingsError, "14 days after its end"):
+        forecast(run, at=end + 14 * 86_400 + STEP_S)
+
+
 def test_a_time_without_zone_is_the_citys_own() -> None:
     run = small_run()
     expected = int(datetime(2024, 3, 6, 7, tzinfo=UTC).timestamp())
@@ -481,7 +494,7 @@ def test_another_unit_is_said() -> None:
     ("options", "named"),
     [
         ({"at": START_S + STEP_S - 1}, ("2024-03-04T02:00:00",)),
-        ({"at": START_S + (S + 3) * STEP_S + 1}, ("2024-03-09T14:00:00",)),
+        ({"at": START_S + S * STEP_S + 14 * 86_400 + 1}, ("2024-03-23T11:00:00",)),
         ({"at": "yesterday"}, ('at "yesterday"',)),
         ({"at": 1.5}, ('at "1.5"', "ISO-8601")),
         ({"at": date(2024, 3, 6)}, ('at "2024-03-06"',)),
@@ -540,7 +553,8 @@ def test_a_street_is_closed_by_its_name() -> None:
     by_ends = edit_network(network, close=["6,7", "7,6", "7,8", "8,7"])
     assert by_name.fingerprint == by_ends.fingerprint != network.fingerprint
     assert about_closed(network, ["tanner bridge "]) == ["closed tanner bridge: 4 roads of that name."]
-    (partly,) = edit_networks([by_ends.reopen([(6, 7)])], close=["Tanner Bridge"])  # of which three roads are closed
+    plan = Plan.of([RoadChange(["Tanner Bridge"])], now_s=START_S, timezone="UTC")
+    (partly,) = plan.roads([by_ends.reopen([(6, 7)])], np.array([START_S]))  # of which three roads are closed
     assert partly.fingerprint == by_ends.fingerprint
     with raises(CityError, '--close "Taner Bridge"', '"Tanner Bridge"'):
         edit_network(network, close=["Taner Bridge"])

@@ -16,6 +16,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from frigate.forecasting.plan import RoadChange
 from frigate.pages.wire import rounded
 from frigate.serve import clock
 from frigate.serve import service as serving
@@ -223,10 +224,10 @@ def test_a_closed_road_holds_from_the_next_forecast_until_it_is_opened(
     )
     road = next(ends for ends, row in served.road_of.items() if row == busy)
     now = int(time())
-    asked = clock.engine.what_if(end_s(town, FIRST + 1), close=[road], add=[])
+    asked = clock.engine.what_if(end_s(town, FIRST + 1), RoadChange([road]))
     assert asked.road_before[:, busy].min() > 0 == asked.road_after[:, busy].max()
     closure, _ = store.add_closure(*road, begin_s=now, end_s=None, now_s=now)
-    asked = clock.engine.what_if(end_s(town, FIRST + 1), close=[road], add=[])  # it begins within the first step
+    asked = clock.engine.what_if(end_s(town, FIRST + 1), RoadChange([road]))  # it begins within the first step
     assert asked.road_before[0, busy] > 0 == asked.road_before[1:, busy].max() == asked.road_after[:, busy].max()
     assert latest(town, store).closures == ()
     run_steps(town, store, clock, time, FIRST + 2, FIRST + 3)

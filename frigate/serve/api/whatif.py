@@ -8,12 +8,14 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from frigate.calendar import utc_iso
+from frigate.errors import SettingsError
+from frigate.forecasting.plan import RoadChange
 from frigate.forecasting.summary import largest_changes
 from frigate.pages import wire
 from frigate.pages.trips import trips_meta
 from frigate.serve.api.admission import GuardedRoute, allow
 from frigate.serve.api.closures import NodeName
-from frigate.serve.api.common import BINARY, NodeText, ServiceOf, StateOf, node_row, road_row, sent
+from frigate.serve.api.common import BINARY, Moment, NodeText, ServiceOf, StateOf, node_row, road_row, sent
 from frigate.serve.city import ServedCity
 from frigate.serve.engine import SelectLink, WhatIf
 from frigate.serve.problems import problems
@@ -27,11 +29,13 @@ Road = tuple[NodeName, NodeName]
 
 
 class Question(BaseModel):
-    """Roads to close and to add, one way each: [source, target]."""
+    """Roads to close and to add, one way each: [source, target], from a time until another."""
 
     model_config = ConfigDict(extra="forbid")
     close: list[Road] = Field(default=[], max_length=MAX_ROADS, examples=[[["41", "42"]]])
     add: list[Road] = Field(default=[], max_length=MAX_ROADS, examples=[[]])
+    begin: Moment | None = Field(None, description="Default: with the first step ahead", examples=[None])
+    end: Moment | None = Field(None, description="Default: with the last step ahead", examples=[None])
 
 
 class NodeChange(BaseModel):
@@ -71,8 +75,12 @@ def what_if(request: Request, state: StateOf, body: Question) -> Any:
         if road in city.road_of or road[0] == road[1]:
             raise HTTPException(422, f"the road from {road[0]} to {road[1]} already exists, or its ends are the same")
     issued_s = service.latest.get().issued.issued_s
+    change = RoadChange(body.close, body.add, body.begin, body.end)
     with state.waiting_questions():
-        result = service.engine.what_if(issued_s, close=body.close, add=body.add)
+        try:
+            result = service.engine.what_if(issued_s, change)
+        except SettingsError as error:  # of its times
+            raise HTTPException(422, str(error)) from None
     meta = {
         "issued_at": utc_iso(issued_s),
         "times": [utc_iso(time_s) for time_s in result.times_s.tolist()],
