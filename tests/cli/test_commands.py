@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -439,6 +440,11 @@ def test_forecast_what_if_and_when(here: Path) -> None:
     assert told() == plain
     closed = told("--close", f"{a},{b}")
     assert closed != plain
+    at_rest = json.loads(frigate("forecast", "run", "--json", "--device", "cpu").out)
+    times = [datetime.fromisoformat(time) for time in at_rest["times"]]
+    dated = told("--close", f"{a},{b}", "--from", f"{times[1]:%H:%M}", "--until", times[2].isoformat())
+    for before, shut, then in zip(plain, closed, dated, strict=True):  # of each node
+        assert then == pytest.approx([before[0], shut[1], *before[2:]], rel=1e-5, abs=1e-5)
     ids = town().stream.node_ids.tolist()
     roads = set(zip(town().network.senders.tolist(), town().network.receivers.tolist(), strict=True))
     u, v = next((u, v) for u in range(30) for v in range(30) if u != v and (u, v) not in roads)
@@ -538,6 +544,8 @@ def test_resume_over_other_readings_is_refused(copy: Path) -> None:
         ("demand nowhere -o flows.html", ("nowhere", "no such folder")),
         ("forecast run --at tomorrow", ('at "tomorrow"',)),
         ("forecast run --at 2030-01-01", ("2030-01-01T00:00:00+00:00",)),
+        ("forecast run --from 08:00", ("begin", "closes and adds no road")),
+        ("forecast run --close 1 --from 8", ('begin "8"', "not a time")),
         ("forecast run --close 1", ('--close "1"',)),
         ("forecast run --close 1,2", ('"1"', "30 nodes")),
         ("forecast run --add 1000,1007,far", ('"far"', "length")),
