@@ -1,8 +1,8 @@
 """The clock: issues a forecast at each step boundary, after a grace time for late readings.
 
-`turn` does what is due and returns; the caller decides when to call it. Of several processes on one store, one holds
-the clock. If a forecast takes longer than a step, boundaries are skipped and logged; boundaries missed while no process
-was running are not made up for.
+`turn` does what is due and returns; the caller decides when to call it. Of several processes on one store, one has the
+lease of the clock (`frigate.serve.lease`). If a forecast takes longer than a step, boundaries are skipped and logged;
+boundaries missed while no process was running are not made up for.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from frigate.serve.engine import Engine
 from frigate.serve.issued import store_issued
+from frigate.serve.lease import Lease
 from frigate.serve.memory import give_back_memory
 from frigate.serve.retention import Retention
 from frigate.serve.scoring import Scorer
@@ -21,6 +22,8 @@ from frigate.serve.steady_time import since_boot_s
 
 LOG = logging.getLogger("frigate.serve")
 STANDBY_S = 2.0  # between attempts to take the clock: far less than a step
+FAILURES = 3  # in a row, after which another process may try
+STUCK_S = 120.0  # a turn that takes longer, and longer than two steps, will not end
 
 
 @dataclass
@@ -50,6 +53,8 @@ class Clock:
         How long to keep readings, forecasts and ended closures; None: forever.
     steady
         A clock that does not jump, from any origin.
+    lease
+        Of the clock. Default: a new one.
     """
 
     def __init__(
@@ -60,11 +65,15 @@ class Clock:
         grace_s: float = 20.0,
         keep_days: float | None = 30.0,
         steady: Callable[[], float] = since_boot_s,
+        lease: Lease | None = None,
     ) -> None:
         self.engine = engine
+        self.lease = lease or Lease(engine.store)
         self.now = now
         self.grace_s = grace_s
         self.state = ClockState()
+        self._failures = 0
+        self._began: float | None = None  # the turn in progress
         self._scorer = Scorer(engine)
         self._retention = (
             None if keep_days is None else Retention(engine.store, now=now, keep_days=keep_days, steady=steady)
@@ -85,16 +94,38 @@ class Clock:
 
     def turn(self) -> bool:
         """Make the forecast that is due, if this process holds the clock. Returns whether one was stored."""
+        self._began = time.monotonic()
         try:
-            return self._forecast()
-        finally:  # also where no forecast can be stored: the disk may be full
-            if self.state.holder and self._retention is not None:
-                self._retention.run_if_due()
+            try:
+                made = self._forecast()
+            finally:  # also where no forecast can be stored: the disk may be full
+                if self.state.holder and self._retention is not None:
+                    self._retention.run_if_due()
+        except Exception:
+            self._failures += 1
+            if self._failures % FAILURES == 0:
+                self.give_back()
+            raise
+        finally:
+            self._began = None
+        self._failures = 0
+        return made
+
+    def beat(self) -> None:
+        """Say that this process still makes the forecasts, unless its turn will not end. For another thread."""
+        began = self._began
+        if began is None or time.monotonic() - began < max(STUCK_S, 2 * self.engine.city.step_s):
+            self.lease.beat()
+
+    def give_back(self) -> None:
+        """Leave the clock to another process."""
+        self.lease.give_back()
+        self.state.holder = False
 
     def _forecast(self) -> bool:
         state = self.state
         store = self.engine.store
-        state.holder = store.hold_clock()
+        state.holder = self.lease.hold()
         due_s = self.due_s()
         now_s = self.now()
         latest_s = store.state()[0]
@@ -109,9 +140,12 @@ class Clock:
             return False
         self._count_skipped(latest_s, due_s)
         began = time.perf_counter()
+        term = self.lease.term
+        if term is None:  # lost meanwhile
+            return False
         issued = self.engine.forecast(due_s, now_s=now_s)
         state.seconds = time.perf_counter() - began
-        made = store_issued(store, self.engine.city, issued)
+        made = store_issued(store, self.engine.city, issued, term=term)
         state.issued_s, state.error = due_s, ""
         state.forecasts += made
         LOG.info("forecast", extra={"issued_s": due_s, "seconds": round(state.seconds, 3), "stored": made})

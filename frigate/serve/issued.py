@@ -39,12 +39,12 @@ def issue(city: ServedCity, made: Forecast, closures: list[Closure], *, now_s: f
     return IssuedForecast(city.forecast(made.at_s, rounded(made.values), made.notices), now_s, hold)
 
 
-def store_issued(store: Store, city: ServedCity, issued: IssuedForecast) -> bool:
-    """Returns False, and changes nothing, if there is already one for that time."""
+def store_issued(store: Store, city: ServedCity, issued: IssuedForecast, *, term: int | None = None) -> bool:
+    """Returns False, and changes nothing, if there is already one for that time, or this term of the clock is over."""
     forecast = issued.forecast
     meta = {"closures": [asdict(each) for each in issued.closures], "notices": forecast.notices}
     body = pack(meta, {"values": forecast.values.astype(np.float32)})
-    return store.add_forecast(issued.issued_s, made_s=issued.made_s, network=city.version, body=body)
+    return store.add_forecast(issued.issued_s, made_s=issued.made_s, network=city.version, body=body, term=term)
 
 
 def read_issued(store: Store, city: ServedCity, issued_s: int | None = None) -> IssuedForecast | None:

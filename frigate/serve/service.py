@@ -18,6 +18,7 @@ from frigate.serve.clock import Clock
 from frigate.serve.engine import Engine
 from frigate.serve.ingest import Ingest, Judge
 from frigate.serve.latest import Latest
+from frigate.serve.lease import BEAT_S
 from frigate.serve.memory import give_back_memory
 from frigate.serve.replay_time import ReplayTime
 from frigate.serve.steady_time import SteadyTime, since_boot_s
@@ -88,24 +89,28 @@ class Service:
         self.store_fault = ""  # why nothing can be written to the store
         self._ended = threading.Event()
         self._awake = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Start the clock and the ingest."""
         self._ended.clear()
         self.ingest.start()
-        self._thread = threading.Thread(target=self._turn, name="clock", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=call, name=name, daemon=True)
+            for name, call in (("clock", self._turn), ("heartbeat", self._beat))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """Finish the forecast in progress, store waiting readings, and release the clock."""
         self._ended.set()
         self._awake.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
         self.ingest.stop()
-        self.store.release_clock()
+        self.clock.give_back()
 
     def is_stale(self, issued_s: int) -> bool:
         """Whether a forecast issued then should have been superseded by now."""
@@ -126,6 +131,13 @@ class Service:
         assert self.replay is not None
         self.replay.set(time_s)
         self._awake.set()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT_S):
+            try:
+                self.clock.beat()
+            except FrigateError:
+                LOG.debug("the clock's lease cannot be kept")  # whatever writes to the store logs the reason
 
     def _turn(self) -> None:
         # Leave a core free for requests. Without it, the slowest 1 % of requests take three times as long during a

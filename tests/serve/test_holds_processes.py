@@ -21,7 +21,7 @@ import pytest
 
 from frigate.calendar import utc_iso
 from frigate.serve.client import ServiceClient, ServiceGoneError
-from frigate.serve.store import Store, open_store
+from frigate.serve.store import Store, StoreGoneError, open_store
 from tests.support.postgres import PostgresServer
 from tests.support.service import STEP_S, Town
 from tests.support.service_process import Nursery, ServiceProcess, answers, until
@@ -148,6 +148,43 @@ def test_of_three_processes_another_takes_the_clock(
         assert successor.metric("frigate_forecasts_total") == 2 and successor.metric("frigate_ticks_skipped_total") == 0
         assert [service.metric("frigate_forecasts_total") for service in others if service is not successor] == [0]
     for service in others:
+        service.terminate()
+
+
+def freeze_between_transactions(service: ServiceProcess, store: Store) -> None:
+    """Not while it writes: SQLite's lock would then be frozen with it."""
+    while True:
+        service.freeze()
+        try:
+            store.check_writable()
+        except StoreGoneError:
+            service.thaw()
+        else:
+            return
+
+
+def test_a_frozen_holder_of_the_clock_is_replaced_and_makes_nothing_twice(
+    town: Town, nursery: Nursery, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frigate.serve.store.sqlite.BUSY_S", 0.5)  # of this process, which only looks on
+    services = [nursery.start(tmp_path / "log", "--replay", "--store", store_url) for _ in range(2)]
+    for service in services:
+        until(partial(answers, service), "it answers")
+    with closing(open_store(store_url)) as store:
+        tell_time(services[0], end_s(town, FIRST))
+        await_forecast(store, end_s(town, FIRST))
+        (frozen,) = holders(services)
+        (other,) = [service for service in services if service is not frozen]
+        freeze_between_transactions(frozen, store)
+        tell_time(other, end_s(town, FIRST + 1))
+        await_forecast(store, end_s(town, FIRST + 1))
+        assert holders([other]) == [other]
+        frozen.thaw()
+        until(lambda: holders(services) == [other], "it has noticed")
+        tell_time(frozen, end_s(town, FIRST + 2))
+        await_forecast(store, end_s(town, FIRST + 2))
+        assert [service.metric("frigate_forecasts_total") for service in (frozen, other)] == [1, 2]
+    for service in services:
         service.terminate()
 
 

@@ -91,6 +91,15 @@ class Token:
         return self.revoked_s is None and (self.expires_s is None or now_s < self.expires_s)
 
 
+@dataclass(frozen=True)
+class LeaseState:
+    """What the store says of the clock's lease."""
+
+    term: int  # how often it has been taken
+    beats: int  # of its holder, in this term
+    holder: str  # "": nobody
+
+
 class Sql(Protocol):
     """An open transaction. `?` in the text is a placeholder for a value."""
 
@@ -110,7 +119,10 @@ class Store(ABC):
 
     @abstractmethod
     def hold_clock(self) -> bool:
-        """Take the clock if no process holds it. Returns whether this process does. It is released on exit."""
+        """Take the clock's lock if no living process has it. Returns whether this one does. It ends with the process.
+
+        A process that has it may be frozen, or fail all the time: see `frigate.serve.lease`.
+        """
 
     @abstractmethod
     def release_clock(self) -> None: ...
@@ -270,15 +282,46 @@ class Store(ABC):
                 return _closures(sql, "1 = 1")
             return _closures(sql, "end_s IS NULL OR (end_s > ? AND end_s > begin_s)", begin_s)
 
+    # The lease of the clock
+
+    def lease(self) -> LeaseState:
+        with self.transaction() as sql:
+            ((term, beats, holder),) = sql.rows("SELECT term, beats, holder FROM lease")
+        return LeaseState(term, beats, holder)
+
+    def take_lease(self, found: LeaseState, holder: str) -> int | None:
+        """Begin a new term, if the lease is still as it was found. Returns the term."""
+        with self.transaction(write=True) as sql:
+            sql.lock()
+            text = "UPDATE lease SET term = term + 1, beats = 0, holder = ? WHERE term = ? AND beats = ? AND holder = ?"
+            taken = sql.run(text, holder, found.term, found.beats, found.holder)
+        return found.term + 1 if taken else None
+
+    def beat(self, term: int) -> bool:
+        """Say that the holder in this term is alive. Returns False if the term is over."""
+        with self.transaction(write=True) as sql:
+            return bool(sql.run("UPDATE lease SET beats = beats + 1 WHERE term = ? AND holder <> ''", term))
+
+    def end_lease(self, term: int) -> None:
+        """Leave the lease to whoever wants it."""
+        with self.transaction(write=True) as sql:
+            sql.run("UPDATE lease SET holder = '' WHERE term = ?", term)
+
     # Forecasts and their scores
 
-    def add_forecast(self, issued_s: int, *, made_s: float, network: str, body: bytes) -> bool:
-        """Store a forecast. Returns False, and changes nothing, if there is one of this network for that time."""
+    def add_forecast(self, issued_s: int, *, made_s: float, network: str, body: bytes, term: int | None = None) -> bool:
+        """Store a forecast. Returns False, and changes nothing, if there is one of this network for that time.
+
+        Nor does it change anything if it was made in a `term` of the lease that is over.
+        """
         text = (
             "INSERT INTO forecasts VALUES (?, ?, ?, ?) ON CONFLICT (issued_s) DO UPDATE SET made_s = excluded.made_s, "
             "network = excluded.network, body = excluded.body WHERE forecasts.network <> excluded.network"
         )
         with self.transaction(write=True) as sql:
+            sql.lock()  # nobody takes the lease meanwhile
+            if term is not None and not sql.rows("SELECT 1 FROM lease WHERE term = ? AND holder <> ''", term):
+                return False
             return bool(sql.run(text, issued_s, made_s, network, body))
 
     def forecast(self, network: str, issued_s: int | None = None) -> tuple[int, float, bytes] | None:

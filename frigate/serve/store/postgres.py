@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 CONNECTIONS = 8
 WAIT_S = 3.0  # for a connection; then the client is told to retry
 STATEMENT_S = 20
+IDLE_S = 20  # within a transaction: a frozen process keeps its locks no longer
 CLOCK_KEY, CHANGE_KEY = 0x46524743, 0x46524758  # of the advisory locks: "FRGC", "FRGX"
 
 
@@ -38,7 +39,7 @@ class PostgresStore(Store):
                 keepalives_idle=5,
                 keepalives_interval=2,
                 keepalives_count=3,
-                options=f"-c statement_timeout={STATEMENT_S}s",
+                options=f"-c statement_timeout={STATEMENT_S}s -c idle_in_transaction_session_timeout={IDLE_S}s",
             )
         except psycopg.ProgrammingError as error:
             raise ServiceError(f"--store: {str(error).strip()}. Give postgresql://user@host/database") from None

@@ -56,4 +56,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE tokens ADD COLUMN sensors TEXT NOT NULL DEFAULT ''",  # a name in each line; none: all of them
         "ALTER TABLE tokens ADD COLUMN per_minute BIGINT",  # readings; NULL: any number
     ),
+    (
+        """CREATE TABLE lease (                 -- of the clock; one row
+            term BIGINT NOT NULL,                -- how often it has been taken
+            beats BIGINT NOT NULL,               -- of its holder, in this term
+            holder TEXT NOT NULL                 -- '': nobody
+        )""",
+        "INSERT INTO lease VALUES (0, 0, '')",
+    ),
 )
