@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from frigate.serve.api import closures, forecast, health, network, readings, replay, session, whatif
+from frigate.serve.api import closures, forecast, health, network, quarantine, readings, replay, session, whatif
 from frigate.serve.api.common import State
 from frigate.serve.auth import Caller
 from frigate.serve.limits import Limits
@@ -80,7 +80,7 @@ def make_app(service: Service, limits: Limits | None = None, broker: Broker | No
         lifespan=running,
     )
     app.state.frigate = state
-    for module in (network, forecast, whatif, closures, readings, health, replay, session):
+    for module in (network, forecast, whatif, closures, readings, quarantine, health, replay, session):
         app.include_router(module.router)
     app.include_router(health.open_router)
     app.mount("/", Page(list(app.routes)))

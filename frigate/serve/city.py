@@ -12,10 +12,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.calendar import Steps
+from frigate.calendar import DAY_S, Steps
 from frigate.city.bucketing import Grid, Readings, bucket
 from frigate.city.city import City
 from frigate.city.network import RoadNetwork
+from frigate.city.outliers import Ranges
 from frigate.city.stream import RoadNetworkStream, make_stream
 from frigate.forecasting.forecaster import split_on
 from frigate.forecasting.result import Forecast, make_forecast
@@ -36,9 +37,9 @@ class ServedCity:
     past: int  # snapshots that a forecast reads
     horizon: int  # steps that it covers
     trained_on: TrainedOn
+    ranges: Ranges  # of the readings in the record
     has_demand: bool  # whether trips are known
     tiles: Mapping[str, str] = field(default_factory=dict)  # the URL of map tiles and their attribution
-    record: tuple[float, float] = (0.0, 0.0)  # the lowest and highest reading in the record; includes 0
 
     @classmethod
     def of(cls, run: Run, city: City, tiles: Mapping[str, str] | None = None) -> ServedCity:
@@ -64,9 +65,9 @@ class ServedCity:
             past=run.settings.task.past,
             horizon=run.settings.task.horizon,
             trained_on=about,
+            ranges=_ranges(city.stream),
             has_demand=run.scaling.demand is not None,
             tiles=tiles or {},
-            record=_range(city.stream),
         )
 
     @property
@@ -203,9 +204,8 @@ class ServedCity:
         return np.where(made.observed[0], made.values[0], np.float32(np.nan))
 
 
-def _range(stream: RoadNetworkStream) -> tuple[float, float]:
-    least, most = 0.0, 0.0
-    for values, observed in zip(stream.values, stream.observed, strict=True):
-        least = min(least, float(values.min(initial=0.0, where=observed)))
-        most = max(most, float(values.max(initial=0.0, where=observed)))
-    return least, most
+def _ranges(stream: RoadNetworkStream) -> Ranges:
+    """Those of a record, if it has a whole day at least."""
+    if stream.num_snapshots * stream.step_s < DAY_S:
+        return Ranges.unknown(stream.num_nodes)
+    return Ranges.of(stream.values, stream.observed)

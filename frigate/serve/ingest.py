@@ -1,6 +1,7 @@
 """Readings on their way into the store, over HTTP or MQTT: validated row by row, written in batches.
 
-An invalid row is refused with the reason; the other rows of its batch are stored. One thread does all the writing:
+An invalid row is refused with the reason; the other rows of its batch are stored. A value far beyond what its sensor
+has read goes to the quarantine, where no forecast uses it. One thread does all the writing:
 batches waiting at the same time share a transaction, and so one wait for the disk. A reading is answered once it is on
 disk.
 """
@@ -8,25 +9,27 @@ disk.
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from frigate.calendar import DAY_S, utc_iso
-from frigate.city.outliers import CODES, FAR_FOR_A_CODE
+from frigate.city.outliers import CODES
 from frigate.serve.batches import BusyError, ReadingRow, needs_child, rows_of
 from frigate.serve.city import ServedCity
 from frigate.serve.limits import run_quickly, run_with_child
 from frigate.serve.store import LAST_S, Reading, Store
 from frigate.text import quoted
 
+LOG = logging.getLogger("frigate.serve")
 FUTURE_S = 60.0  # how far a sensor's clock may be ahead of ours
 TRANSACTION_ROWS = 20_000  # longer transactions would keep readers and the clock waiting
 WAITING_ROWS = 200_000
@@ -36,7 +39,8 @@ MAX_SHOWN = 80  # characters of user input repeated in a message
 MAX_VALUE = 1e9  # no detector measures more
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?", re.ASCII)
-STATUSES = ("accepted", "duplicate", "corrected", "refused")
+STATUSES = ("accepted", "duplicate", "corrected", "quarantined", "refused")
+Ranges = Mapping[str, tuple[float, float]]  # of readings, by node
 
 
 class Answer(NamedTuple):
@@ -53,11 +57,13 @@ class Judged:
     answers: list[Answer | None]  # by row; None until it is stored
     readings: list[Reading]
     unused: int = 0  # readings from nodes that are not sensors of the run
+    implausible: Mapping[int, str] = field(default_factory=dict)  # why, by place among the readings
 
     def with_stored(self, stored: Sequence[str]) -> list[Answer]:
         """The answers to all rows, in order."""
-        waiting = iter(stored)
-        return [Answer(next(waiting)) if answer is None else answer for answer in self.answers]
+        reasons = self.implausible
+        told = (Answer(each, reasons[k]) if each == "quarantined" else Answer(each) for k, each in enumerate(stored))
+        return [next(told) if answer is None else answer for answer in self.answers]
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ class Judge:
     now: Callable[[], float]
     keep_days: float | None = None  # older readings are refused: they would be deleted at once
     future_s: float = FUTURE_S
+    released: Callable[[], Ranges] = dict  # what operators have found plausible
 
     @cached_property
     def _like(self) -> Callable[[str], str]:
@@ -89,6 +96,8 @@ class Judge:
         earliest_us = 0 if self.keep_days is None else int((now_s - self.keep_days * DAY_S) * 1e6)
         answers: list[Answer | None] = []
         readings: list[Reading] = []
+        implausible: dict[int, str] = {}
+        released = self.released()
         unused = 0
         unknown = set[str]()
         for row in rows:
@@ -104,18 +113,19 @@ class Judge:
                 value = _number(row.value)
                 if value < 0 and self.city.quantity == "count":
                     raise _RefusedError(f"value {value:g} is negative, but the readings are counts")
-                if value in CODES and not self._plausible[0] <= value <= self._plausible[1]:
-                    least, most = self.city.record
-                    raise _RefusedError(
-                        f"value {value:g} looks like an error code: past readings are {least:g} to {most:g}"
-                    )
+                far = self._is_far(node, value, released)
+                if far and value in CODES:
+                    raise _RefusedError(f"value {value:g} looks like an error code: {self._past(node)}")
             except _RefusedError as refused:
                 answers.append(Answer("refused", str(refused)))
                 continue
             answers.append(None)
+            if far:
+                past = self._past(node)
+                implausible[len(readings)] = f"value {value:g} is kept, but not used until it is released: {past}"
             readings.append(Reading(node, time_us, value))
             unused += not self.city.sensors[self.city.row_of[node]]
-        return Judged(answers, readings, unused)
+        return Judged(answers, readings, unused, implausible)
 
     def _node(self, value: object, unknown: set[str]) -> str:
         if value is None or value == "":
@@ -130,12 +140,17 @@ class Judge:
             raise _RefusedError(f"node {quoted(node)} is not in the network.{hint}")
         return node
 
-    @cached_property
-    def _plausible(self) -> tuple[float, float]:
-        """The range in which a number used as an error code is taken as a reading all the same."""
-        least, most = self.city.record
-        far = FAR_FOR_A_CODE * (most - least) if most > least else float("inf")
-        return least - far, most + far
+    def _is_far(self, node: str, value: float, released: Ranges) -> bool:
+        """Whether a value is far beyond what its node has read, and no operator has released any like it."""
+        row = self.city.row_of[node]
+        low, high = self.city.ranges.limits
+        least, most = released.get(node, (0.0, 0.0))
+        return not min(low[row], least) <= value <= max(high[row], most)
+
+    def _past(self, node: str) -> str:
+        row = self.city.row_of[node]
+        least, most = self.city.ranges.least[row], self.city.ranges.most[row]
+        return f"node {quoted(node)} has read {least:g} to {most:g}" if most > least else "it has read nothing like it"
 
     def _age_limit(self) -> str:
         return "before 1970" if self.keep_days is None else f"readings are kept for {self.keep_days:g} days"
@@ -205,7 +220,7 @@ def _utc_us(time_us: int) -> str:
 
 @dataclass(frozen=True)
 class _Waiting:
-    readings: list[Reading]
+    judged: Judged
     stored: Future[list[str]]
 
 
@@ -252,18 +267,23 @@ class Ingest:
 
     async def take(self, judged: Judged) -> list[Answer]:
         """Store a batch. Returns the answers to its rows, in order."""
-        stored = await asyncio.wrap_future(self.submit(judged.readings)) if judged.readings else []
+        stored = await asyncio.wrap_future(self.submit(judged)) if judged.readings else []
         answers = judged.with_stored(stored)
-        self.counts.update(answer.status for answer in answers)
+        counts = Counter(answer.status for answer in answers)
+        self.counts.update(counts)
+        if counts["quarantined"]:
+            first = next(answer.reason for answer in answers if answer.status == "quarantined")
+            LOG.warning("readings quarantined", extra={"count": counts["quarantined"], "first": first})
         return answers
 
-    def submit(self, readings: list[Reading]) -> Future[list[str]]:
-        """Queue readings. The future gives their statuses once they are on disk, or StoreGoneError."""
+    def submit(self, judged: Judged) -> Future[list[str]]:
+        """Queue a batch. The future gives the statuses of its readings once they are on disk, or StoreGoneError."""
+        readings = len(judged.readings)
         with self._lock:
-            if self._rows and self._rows + len(readings) > WAITING_ROWS:  # a batch alone is never too large
+            if self._rows and self._rows + readings > WAITING_ROWS:  # a batch alone is never too large
                 raise BusyError(f"{self._rows} readings are waiting to be written. Send this batch again in a moment")
-            self._rows += len(readings)
-        waiting = _Waiting(readings, Future())
+            self._rows += readings
+        waiting = _Waiting(judged, Future())
         # Not cancellable from here on: a sender that disconnects must not fail the others in its transaction.
         waiting.stored.set_running_or_notify_cancel()
         self._queue.put(waiting)
@@ -275,9 +295,13 @@ class Ingest:
 
     def _write(self) -> None:
         for batch in self._transactions():
-            rows = [reading for each in batch for reading in each.readings]
+            rows: list[Reading] = []
+            implausible: list[int] = []
+            for each in batch:
+                implausible += [len(rows) + place for place in each.judged.implausible]
+                rows += each.judged.readings
             try:
-                statuses = iter(self._store.add_readings(rows, self.judge.now()))
+                statuses = iter(self._store.add_readings(rows, self.judge.now(), implausible=implausible))
                 failed = None
             except Exception as error:
                 statuses = iter(())
@@ -286,7 +310,7 @@ class Ingest:
                 self._rows -= len(rows)
             for each in batch:
                 if failed is None:
-                    each.stored.set_result([next(statuses) for _ in each.readings])
+                    each.stored.set_result([next(statuses) for _ in each.judged.readings])
                 else:
                     each.stored.set_exception(failed)
 
@@ -294,7 +318,7 @@ class Ingest:
         """Waiting batches, grouped into transactions, until `stop`."""
         while (first := self._queue.get()) is not None:
             batch = [first]
-            rows = len(first.readings)
+            rows = len(first.judged.readings)
             ended = False
             while rows < TRANSACTION_ROWS and not self._queue.empty():
                 following = self._queue.get()
@@ -302,7 +326,7 @@ class Ingest:
                     ended = True
                     break
                 batch.append(following)
-                rows += len(following.readings)
+                rows += len(following.judged.readings)
             yield batch
             if ended:
                 return

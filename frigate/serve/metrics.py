@@ -13,11 +13,13 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as MEDIA_TYPE
 from prometheus_client.registry import Collector
 
 from frigate.serve.events import Events
+from frigate.serve.ingest import STATUSES
 from frigate.serve.mqtt import Subscriber
 from frigate.serve.service import Service
 
 __all__ = ["MEDIA_TYPE", "Metrics"]
 
+MANY = 100
 Family = CounterMetricFamily | GaugeMetricFamily
 
 
@@ -54,10 +56,18 @@ class _ServiceState(Collector):
     def collect(self) -> Iterator[Family]:
         service, clock = self._service, self._service.clock.state
         readings = CounterMetricFamily("frigate_readings_total", "Readings received, by status", labels=["status"])
-        for status in ("accepted", "duplicate", "corrected", "refused"):
+        for status in STATUSES:
             readings.add_metric([status], service.ingest.counts[status])
         yield readings
         yield _gauge("frigate_readings_waiting", "Readings waiting to be written", service.ingest.waiting_rows)
+        counts = service.quarantine.counts
+        yield _gauge("frigate_quarantine_readings", "Implausible readings that no forecast uses", sum(counts.values()))
+        of_nodes = GaugeMetricFamily(
+            "frigate_quarantine_node_readings", f"The same, of the {MANY} nodes that have most", labels=["node"]
+        )
+        for node in sorted(counts, key=lambda node: -counts[node])[:MANY]:
+            of_nodes.add_metric([node], counts[node])
+        yield of_nodes
         yield _gauge("frigate_clock_holder", "Whether this process makes the forecasts", clock.holder)
         yield _counter("frigate_forecasts_total", "Forecasts made by this process", clock.forecasts)
         yield _counter("frigate_ticks_skipped_total", "Steps without a forecast", clock.skipped)

@@ -23,11 +23,14 @@ def sensor_health(store: Store, city: ServedCity, *, now_s: float) -> dict[str, 
     """The state of every sensor of the run, and of every other node that has sent readings."""
     facts = store.sensor_facts(int(now_s - DAY_S) * 1_000_000, int(now_s - STUCK_S) * 1_000_000)
     found = {each.node: each for each in facts if each.node in city.row_of}
+    quarantined = store.count_quarantined()
     names = dict.fromkeys([name for name, used in zip(city.node_names, city.sensors.tolist(), strict=True) if used])
     last_boundary_s = city.boundary(now_s)
     limits_us = [int(city.boundaries(last_boundary_s, -k, 1 - k)[0]) * 1_000_000 for k in (2, city.past)]
+    others = dict.fromkeys(name for name in (*found, *quarantined) if name in city.row_of and name not in names)
     sensors = [
-        _health(name, found.get(name), city, limits_us) for name in [*names, *(n for n in found if n not in names)]
+        {**_health(name, found.get(name), city, limits_us), "quarantined": quarantined.get(name, 0)}
+        for name in [*names, *others]
     ]
     counts = Counter(each["state"] for each in sensors)
     return {"sensors": sensors, "counts": {state: counts[state] for state in STATES}}

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -20,6 +21,7 @@ from frigate.serve.ingest import Ingest, Judge
 from frigate.serve.latest import Latest
 from frigate.serve.lease import BEAT_S
 from frigate.serve.memory import give_back_memory
+from frigate.serve.quarantine import Quarantine
 from frigate.serve.replay_time import ReplayTime
 from frigate.serve.steady_time import SteadyTime, since_boot_s
 from frigate.serve.store import Store
@@ -29,7 +31,7 @@ LOG = logging.getLogger("frigate.serve")
 LONGEST_WAIT_S = 5.0  # the system's clock may jump meanwhile
 ANY_TIME_S = 1e10
 GIVE_BACK_S = 60.0  # between hints to the system that memory is free again
-PROBE_S = 5.0  # between attempts to write to the store
+PROBE_S = 5.0  # between looks at the store
 REPLAY_WAIT_S = 0.25  # another process may have been told the time
 
 
@@ -80,9 +82,10 @@ class Service:
         self.store, self.now, self.basemap = store, now, basemap
         self.engine = Engine(run, self.city, store, device=device)
         self.clock = Clock(self.engine, now=now, grace_s=grace_s, keep_days=keep_days, steady=steady)
-        judge = Judge(self.city, now, keep_days=keep_days)
+        self.quarantine = Quarantine(store)
+        judge = Judge(self.city, now, keep_days=keep_days, released=self.quarantine.released)
         if replay:  # a snapshot's readings arrive before the time is set to its end, and may be from any year
-            judge = Judge(self.city, now, future_s=ANY_TIME_S)
+            judge = replace(judge, keep_days=None, future_s=ANY_TIME_S)
         self.ingest = Ingest(store, judge)
         self.latest = Latest(self.engine)
         self.gate = TokenCheck(store)
@@ -117,9 +120,10 @@ class Service:
         return self.now() - issued_s > 2 * self.city.step_s + self.clock.grace_s
 
     def probe_store(self) -> None:
-        """Find out whether the store can be written."""
+        """Find out whether the store can be written, and what other processes have put into quarantine."""
         try:
             self.store.check_writable()
+            self.quarantine.refresh()
             self.store_fault = ""
         except FrigateError as error:
             if not self.store_fault:

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from frigate.serve.metrics import Metrics
 from frigate.serve.mqtt import Broker, Subscriber
-from frigate.serve.store import open_store
+from frigate.serve.store import Reading, open_store
 from tests.support.documents import ROOT
 from tests.support.service import Served, Town, serve_town
 
@@ -43,6 +43,8 @@ def told(town: Town, tmp_path: Path) -> Iterator[dict[str, set[str]]]:
     """The labels of each metric that a service tells of, with MQTT and after a request."""
     store = open_store(str(tmp_path / "store.db"))
     with serve_town(town, store) as served:
+        store.add_readings([Reading(served.service.city.node_names[0], 0, 1.0)], 0.0, implausible=[0])
+        served.service.probe_store()
         found: dict[str, set[str]] = {}
         for family in text_string_to_metric_families(_metrics(served)):
             for sample in family.samples:
@@ -126,6 +128,10 @@ ALARMS = {  # what a service tells of, minute by minute, and the alarm that come
         'frigate_readings_total{status="accepted"}': "0+80x60",
         'frigate_readings_total{status="refused"}': "0+20x60",
     },
+    "FrigateReadingsQuarantined": {
+        'frigate_readings_total{status="accepted"}': "0+80x60",
+        'frigate_readings_total{status="quarantined"}': "0+1x60",
+    },
     "FrigateReadingsWait": {"frigate_readings_waiting": "30000x60"},
     "FrigateErrors": {
         'frigate_requests_total{status="200"}': "0+90x60",
@@ -149,6 +155,7 @@ WELL = {  # a service that is well raises none
     "frigate_clock_error": "0x60",
     "frigate_ticks_skipped_total": "3x60",
     'frigate_readings_total{status="accepted"}': "0+100x60",
+    'frigate_readings_total{status="quarantined"}': "3x60",
     'frigate_readings_total{status="refused"}': "0+1x60",
     "frigate_readings_waiting": "50x60",
     'frigate_requests_total{status="200"}': "0+100x60",

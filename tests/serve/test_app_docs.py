@@ -46,9 +46,13 @@ def test_the_examples_run_and_say_what_they_should(live: Running, tmp_path: Path
         )
         assert done.returncode == 0, (text, done.stderr)
         said.append(done.stdout)
-    sent, table, python, forecasts, arrow, stream, what_if, closures = said
+    sent, table, python, quarantine, forecasts, arrow, stream, what_if, closures = said
     assert json.loads(sent) == json.loads(_blocks("json")[0])
     assert json.loads(table)["refused"] == 0 and python.split()[:2] == ["accepted", "refused"]
+    assert [json.loads(line) for line in quarantine.splitlines()] == [
+        {"readings": [], "counts": {}},
+        {"node": "34", "released": 0},
+    ]
     first, *rows = forecasts.splitlines()
     assert json.loads(first)["nodes"][0]["node_id"] == 34 and len(rows) == 3
     assert "(3, 100) (3, 307)" in arrow and stream.startswith("retry: ")
@@ -71,5 +75,11 @@ def test_every_code_of_an_error_and_every_address_is_in_the_tables(live: Running
         for path in re.findall(r"`(/v1/[^`]+)`", row[0])
     }
     described = {path.replace("{form}", "json") for path in live.client.get("/v1/openapi.json").json()["paths"]}
-    told_elsewhere = {"/v1/readings", "/v1/closures", "/v1/closures/{closure_id}", "/v1/what-if"}
+    told_elsewhere = {
+        "/v1/readings",
+        "/v1/quarantine/release",
+        "/v1/closures",
+        "/v1/closures/{closure_id}",
+        "/v1/what-if",
+    }
     assert {path for path in described if path.startswith("/v1/")} == listed | told_elsewhere

@@ -16,9 +16,10 @@ import pytest
 
 from frigate.calendar import utc_iso
 from frigate.city.detectors import Detectors
+from frigate.city.outliers import Ranges
 from frigate.serve.batches import BusyError, ReadingRow
 from frigate.serve.city import ServedCity
-from frigate.serve.ingest import WAITING_ROWS, Ingest, Judge
+from frigate.serve.ingest import WAITING_ROWS, Ingest, Judge, Judged
 from frigate.serve.limits import Limits
 from frigate.serve.store import Reading, Store, StoreGoneError, open_store
 from tests.support.service import FakeTime, Served, Town, serve_town
@@ -80,7 +81,7 @@ def served(town: Town, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         (ReadingRow("0", NOW, 1e39), "not finite, or too large"),
         (ReadingRow("0", NOW, 2.9e38), "not finite, or too large"),
         (ReadingRow("0", NOW, -1e10), "not finite, or too large"),
-        (ReadingRow("0", NOW, 65535), "value 65535 looks like an error code: past readings are 0 to"),
+        (ReadingRow("0", NOW, 65535), 'value 65535 looks like an error code: node "'),
         (ReadingRow("0", NOW, -1), "value -1 is negative, but the readings are counts"),
     ],
 )
@@ -136,8 +137,10 @@ def test_a_detector_can_send_under_its_own_name(town: Town) -> None:
 
 def test_a_number_like_an_error_code_can_be_a_reading(town: Town) -> None:
     row = ReadingRow(town.served.node_names[0], NOW, 9999)
-    for record in ((0.0, 5000.0), (0.0, 0.0)):  # a busy road, and nothing known
-        assert len(Judge(replace(town.served, record=record), FakeTime(NOW_S))([row]).readings) == 1
+    busy = replace(town.served.ranges, most=np.full(100, 5000.0))
+    for ranges in (busy, Ranges.unknown(100)):
+        judged = Judge(replace(town.served, ranges=ranges), FakeTime(NOW_S))([row])
+        assert len(judged.readings) == 1 and not judged.implausible
     assert len(Judge(town.served, FakeTime(NOW_S))([row, row._replace(value=10_000)]).readings) == 1
 
 
@@ -201,6 +204,11 @@ def test_batches_have_bounds(served: Served) -> None:
     assert zipped.status_code == 415
 
 
+def batch(*readings: tuple[int, float]) -> Judged:
+    """Plausible readings, by time and value."""
+    return Judged([None] * len(readings), [Reading("a", time_us, value) for time_us, value in readings])
+
+
 class SlowStore:
     """A store that writes when it is told to."""
 
@@ -210,12 +218,12 @@ class SlowStore:
         self.writes = list[int]()
         self.gone = False
 
-    def add_readings(self, readings: Sequence[Reading], received_s: float) -> list[str]:
+    def add_readings(self, readings: Sequence[Reading], received_s: float, **more: Any) -> list[str]:
         self.go.acquire()
         self.writes.append(len(readings))
         if self.gone:
             raise StoreGoneError("gone")
-        return self._store.add_readings(readings, received_s)
+        return self._store.add_readings(readings, received_s, **more)
 
 
 @pytest.fixture
@@ -235,7 +243,7 @@ def test_batches_that_wait_together_are_written_together(slow: tuple[Ingest, Slo
     writer = ingest._thread
     ingest.start()  # it has been: one thread writes
     assert ingest._thread is writer
-    waiting = [ingest.submit([Reading("a", k, 1.0), Reading("a", 0, 1.0)]) for k in range(5)]
+    waiting = [ingest.submit(batch((k, 1.0), (0, 1.0))) for k in range(5)]
     assert ingest.waiting_rows == 10 and not any(each.done() for each in waiting)
     store.go.release(2)
     answers = [each.result(10) for each in waiting]
@@ -246,14 +254,14 @@ def test_batches_that_wait_together_are_written_together(slow: tuple[Ingest, Slo
 def test_every_waiting_request_learns_that_the_store_is_gone(slow: tuple[Ingest, SlowStore]) -> None:
     ingest, store = slow
     store.gone = True
-    waiting = [ingest.submit([Reading("a", k, 1.0)]) for k in range(3)]
+    waiting = [ingest.submit(batch((k, 1.0))) for k in range(3)]
     store.go.release(3)
     for each in waiting:
         with pytest.raises(StoreGoneError):
             each.result(10)
     store.gone = False
     store.go.release(1)
-    assert ingest.submit([Reading("a", 0, 1.0)]).result(10) == ["accepted"]
+    assert ingest.submit(batch((0, 1.0))).result(10) == ["accepted"]
 
 
 def test_a_sender_that_goes_away_does_not_harm_the_others(slow: tuple[Ingest, SlowStore]) -> None:
@@ -273,9 +281,9 @@ def test_a_sender_that_goes_away_does_not_harm_the_others(slow: tuple[Ingest, Sl
 
 def test_who_comes_when_too_much_waits_is_sent_away(slow: tuple[Ingest, SlowStore]) -> None:
     ingest, store = slow
-    alone = ingest.submit([Reading("a", 0, 1.0)] * (WAITING_ROWS + 1))  # no batch is too large for an empty queue
+    alone = ingest.submit(batch(*[(0, 1.0)] * (WAITING_ROWS + 1)))  # no batch is too large for an empty queue
     with pytest.raises(BusyError):
-        ingest.submit([Reading("a", 0, 1.0)])
+        ingest.submit(batch((0, 1.0)))
     store.go.release(1)
     assert len(alone.result(60)) == WAITING_ROWS + 1
 

@@ -10,11 +10,13 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import aiomqtt
 import numpy as np
 import pytest
 
+from frigate.city.outliers import Ranges
 from frigate.errors import ServiceError
 from frigate.serve.batches import BatchError, ReadingRow
 from frigate.serve.city import ServedCity
@@ -42,6 +44,7 @@ def served_city() -> ServedCity:
         past=12,
         horizon=12,
         trained_on=TrainedOn.of(city, (0, city.stream.num_snapshots)),
+        ranges=Ranges.unknown(city.network.num_nodes),
         has_demand=False,
     )
 
@@ -51,11 +54,11 @@ class MendableStore(SqliteStore):
 
     full, tries = False, 0
 
-    def add_readings(self, readings: Sequence[Reading], received_s: float) -> list[str]:
+    def add_readings(self, readings: Sequence[Reading], received_s: float, **more: Any) -> list[str]:
         if self.full:
             self.tries += 1
             raise StoreGoneError("the disk is full")
-        return super().add_readings(readings, received_s)
+        return super().add_readings(readings, received_s, **more)
 
     def values(self) -> list[float]:
         return sorted(self.readings(0, NOW_S * 2_000_000)[2].tolist())

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from frigate.calendar import utc_iso
 from frigate.serve.api.admission import GuardedRoute, allow
 from frigate.serve.api.common import Moment, NodeText, ServiceOf, road_row
+from frigate.serve.api.paging import Page, paged
 from frigate.serve.problems import problems
 from frigate.serve.store import Closure
 
@@ -66,12 +67,15 @@ def closure_answer(closure: Closure, now_s: float) -> ClosureAnswer:
 
 @router.get("/closures", dependencies=[allow("read")], responses=problems())
 def list_closures(
-    service: ServiceOf, ended: Annotated[bool, Query(description="Include closures that have ended")] = False
+    service: ServiceOf,
+    page: Annotated[Page, paged(int, str)],
+    ended: Annotated[bool, Query(description="Include closures that have ended")] = False,
 ) -> ClosureList:
     """Active and planned closures, earliest begin first."""
     now_s = service.now()
-    found = service.store.closures(None if ended else int(now_s))
-    return ClosureList(closures=[closure_answer(each, now_s) for each in found])
+    found = service.store.closures(None if ended else int(now_s), after=page.after, most=page.limit + 1)
+    closures = page.cut(found, lambda closure: (closure.begin_s, closure.id))
+    return ClosureList(closures=[closure_answer(each, now_s) for each in closures])
 
 
 @router.post(

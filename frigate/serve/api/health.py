@@ -76,6 +76,7 @@ class SensorState(BaseModel):
     last_value: float | None
     state: str = Field(description="ok, late, silent or stuck", examples=["ok"])
     readings_last_day: int
+    quarantined: int = Field(description="Readings that no forecast uses because they are implausible")
 
 
 class Sensors(BaseModel):

@@ -44,8 +44,8 @@ HISTORY_DAYS = 31
 class RowAnswer(BaseModel):
     """The outcome for one row."""
 
-    status: str = Field(description="accepted, duplicate, corrected or refused", examples=["accepted"])
-    reason: str | None = Field(None, description="Why it was refused")
+    status: str = Field(description="accepted, duplicate, corrected, quarantined or refused", examples=["accepted"])
+    reason: str | None = Field(None, description="Why it was refused or quarantined")
 
 
 class BatchAnswer(BaseModel):
@@ -54,6 +54,7 @@ class BatchAnswer(BaseModel):
     accepted: int
     duplicate: int = Field(description="Already stored, with the same value")
     corrected: int = Field(description="Already stored, with another value, which was replaced")
+    quarantined: int = Field(description="Far beyond what the sensor has read: kept, but no forecast uses it")
     refused: int
     rows: list[RowAnswer] = Field(description="In the order sent")
     notices: list[str]

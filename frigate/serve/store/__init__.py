@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from frigate.errors import ServiceError
-from frigate.serve.store.base import (
+from frigate.serve.store.base import PERIOD_US, Store
+from frigate.serve.store.rows import (
     LAST_S,
-    PERIOD_US,
     Closure,
     LeaseState,
     Reading,
     ReadingPart,
     SensorFacts,
-    Store,
     StoreGoneError,
     Token,
 )

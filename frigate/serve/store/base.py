@@ -10,104 +10,28 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from frigate.city.timeline import ClosedRoads
 from frigate.errors import ServiceError
+from frigate.serve.store import quarantine
+from frigate.serve.store.rows import (
+    LAST_S,
+    Closure,
+    LeaseState,
+    Reading,
+    ReadingPart,
+    SensorFacts,
+    Sql,
+    Token,
+)
 from frigate.serve.store.schema import MIGRATIONS
 
 PERIOD_US = 300 * 1_000_000  # changes to readings are counted per period of this length
-LAST_S = 7_258_118_400  # the year 2200; later times are refused where they enter
 PART_ROWS = 10_000  # of readings, read at once: a few megabytes
 PROBE_CHARACTERS = 4_096  # written to see whether there is room
 FORGET_ROWS = 20_000  # per transaction: a long one would keep new readings waiting
-
-ReadingPart = tuple[list[str], NDArray[np.int64], NDArray[np.float64]]  # nodes, times and values
-
-
-class StoreGoneError(ServiceError):
-    """The store cannot be reached, read or written at the moment."""
-
-
-class Reading(NamedTuple):
-    """A measurement of a sensor."""
-
-    node: str
-    time_us: int
-    value: float
-
-
-class SensorFacts(NamedTuple):
-    """Summary of a node's readings."""
-
-    node: str
-    last_us: int
-    last_value: float
-    readings: int
-    lately: int  # readings in the recent past, to which least and most refer too
-    least: float | None
-    most: float | None
-
-
-@dataclass(frozen=True)
-class Closure:
-    """A one-way road, closed from `begin_s` up to `end_s`; None: until reopened."""
-
-    id: str
-    source: str
-    target: str
-    begin_s: int
-    end_s: int | None
-    created_s: int
-
-    @property
-    def closed_roads(self) -> ClosedRoads:
-        return ClosedRoads(((self.source, self.target),), self.begin_s, self.end_s)
-
-    def active(self, time_s: float) -> bool:
-        """Whether the road is closed at a time, and so in a snapshot or step that begins then."""
-        return self.closed_roads.hold(time_s)
-
-
-@dataclass(frozen=True)
-class Token:
-    """An access token. The secret itself is not stored."""
-
-    id: str
-    name: str
-    role: str
-    hash: bytes
-    created_s: int
-    revoked_s: int | None
-    expires_s: int | None = None
-    sensors: tuple[str, ...] = ()  # that it may send readings of; none: all
-    per_minute: int | None = None  # readings that it may send
-
-    def valid(self, now_s: float) -> bool:
-        return self.revoked_s is None and (self.expires_s is None or now_s < self.expires_s)
-
-
-@dataclass(frozen=True)
-class LeaseState:
-    """What the store says of the clock's lease."""
-
-    term: int  # how often it has been taken
-    beats: int  # of its holder, in this term
-    holder: str  # "": nobody
-
-
-class Sql(Protocol):
-    """An open transaction. `?` in the text is a placeholder for a value."""
-
-    def rows(self, text: str, *values: object) -> list[tuple[Any, ...]]: ...
-    def run(self, text: str, *values: object) -> int: ...  # number of rows changed
-    def known(self, readings: Iterable[Reading]) -> dict[tuple[str, int], float]: ...
-    def put(self, readings: Sequence[Reading], received_s: float) -> None: ...
-    def lock(self) -> None: ...  # excludes other transactions that lock, until this one ends
 
 
 class Store(ABC):
@@ -156,32 +80,60 @@ class Store(ABC):
 
     # Readings
 
-    def add_readings(self, readings: Sequence[Reading], received_s: float) -> list[str]:
+    def add_readings(
+        self, readings: Sequence[Reading], received_s: float, *, implausible: Iterable[int] = ()
+    ) -> list[str]:
         """Store readings. Returns for each "accepted", "duplicate", or "corrected" if it replaced another value.
 
-        A reading is identified by its node and time. The last value received wins.
+        A reading is identified by its node and time. The last value received wins. Of the `implausible`, named by their
+        places in the list, those that are not stored already go to the quarantine: "quarantined".
         """
+        doubtful = set(implausible)
         with self.transaction(write=True) as sql:
             stored = sql.known(readings)
             changed: dict[tuple[str, int], Reading] = {}
+            held: dict[tuple[str, int], Reading] = {}
             answers = []
-            for reading in readings:
+            for place, reading in enumerate(readings):
                 key = (reading.node, reading.time_us)
                 before = stored.get(key)
-                answers.append(
-                    "accepted" if before is None else "duplicate" if before == reading.value else "corrected"
-                )
-                if before != reading.value:
+                if before == reading.value:
+                    answers.append("duplicate")
+                elif place in doubtful:
+                    answers.append("quarantined")
+                    held[key] = reading
+                else:
+                    answers.append("accepted" if before is None else "corrected")
                     stored[key], changed[key] = reading.value, reading
-            if changed:
-                sql.put(list(changed.values()), received_s)
-                for period in sorted({reading.time_us // PERIOD_US for reading in changed.values()}):
-                    sql.run(
-                        "INSERT INTO reading_changes VALUES (?, 1) ON CONFLICT (period) "
-                        "DO UPDATE SET changes = reading_changes.changes + 1",
-                        period,
-                    )
+                    held.pop(key, None)
+            quarantine.settle(sql, changed)
+            if held:
+                sql.put(list(held.values()), received_s, table="quarantine")
+            _put(sql, list(changed.values()), received_s)
         return answers
+
+    def quarantined(self, *, after: tuple[str, int] = ("", 0), most: int, node: str | None = None) -> list[Reading]:
+        """The readings in quarantine, by node and time, after this one."""
+        with self.transaction() as sql:
+            return quarantine.held(sql, after=after, most=most, node=node)
+
+    def count_quarantined(self) -> dict[str, int]:
+        """How many readings are in quarantine, by node."""
+        with self.transaction() as sql:
+            return quarantine.count(sql)
+
+    def released(self) -> dict[str, tuple[float, float]]:
+        """The lowest and highest reading that was released, by node."""
+        with self.transaction() as sql:
+            return quarantine.released(sql)
+
+    def release(self, node: str, received_s: float) -> int:
+        """Let forecasts use what is in quarantine of a node. Returns how many readings that are."""
+        with self.transaction(write=True) as sql:
+            sql.lock()
+            found = quarantine.take_out(sql, node)
+            _put(sql, found, received_s)
+        return len(found)
 
     def reading_changes(self, begin_us: int, end_us: int) -> dict[int, int]:
         """How often the readings of each period of `PERIOD_US` have changed, so that callers can cache them."""
@@ -275,12 +227,27 @@ class Store(ABC):
             found = _closures(sql, "id = ?", closure_id)
         return found[0] if found else None
 
-    def closures(self, begin_s: int | None = None) -> list[Closure]:
-        """All closures, or those active at `begin_s` or later, earliest begin first."""
+    def closures(
+        self, begin_s: int | None = None, *, after: tuple[int, str] | None = None, most: int | None = None
+    ) -> list[Closure]:
+        """All closures, or those active at `begin_s` or later, earliest begin first.
+
+        Parameters
+        ----------
+        begin_s
+            None: all.
+        after
+            Begin and id of a closure; only those that follow it.
+        most
+            How many, if not all.
+        """
+        where = "1 = 1" if begin_s is None else _ACTIVE
+        values: list[object] = [] if begin_s is None else [begin_s]
+        if after is not None:
+            where = f"({where}) AND (begin_s, id) > (?, ?)"
+            values += after
         with self.transaction() as sql:
-            if begin_s is None:
-                return _closures(sql, "1 = 1")
-            return _closures(sql, "end_s IS NULL OR (end_s > ? AND end_s > begin_s)", begin_s)
+            return _closures(sql, where, *values, most=most)
 
     # The lease of the clock
 
@@ -475,6 +442,7 @@ class Store(ABC):
                 break
         with self.transaction(write=True) as sql:
             sql.run("DELETE FROM reading_changes WHERE period < ?", before_s * 1_000_000 // PERIOD_US)
+            gone += quarantine.forget(sql, before_s * 1_000_000)
         return gone
 
     def forget_forecasts(self, before_s: int) -> int:
@@ -490,16 +458,32 @@ class Store(ABC):
 
 
 _TOKEN = "id, name, role, hash, created_s, revoked_s, expires_s, sensors, per_minute"
+_ACTIVE = "end_s IS NULL OR (end_s > ? AND end_s > begin_s)"
 _MIDDLE = "LIMIT 1 OFFSET (SELECT COUNT(*) / 2 FROM {})"
 
 
-def _closures(sql: Sql, where: str, *values: object) -> list[Closure]:
+def _closures(sql: Sql, where: str, *values: object, most: int | None = None) -> list[Closure]:
     """`where` must be a constant, never user input. A time that no calendar has is cut: such a row breaks no read."""
     text = f"SELECT id, source, target, begin_s, end_s, created_s FROM closures WHERE {where} ORDER BY begin_s, id"
+    if most is not None:
+        text, values = f"{text} LIMIT ?", (*values, most)
     return [
         Closure(closure_id, source, target, _within(begin_s), None if end_s is None else _within(end_s), created_s)
         for closure_id, source, target, begin_s, end_s, created_s in sql.rows(text, *values)
     ]
+
+
+def _put(sql: Sql, changed: Sequence[Reading], received_s: float) -> None:
+    """Store readings, and count the change for those who cache them."""
+    if not changed:
+        return
+    sql.put(changed, received_s)
+    for period in sorted({reading.time_us // PERIOD_US for reading in changed}):
+        sql.run(
+            "INSERT INTO reading_changes VALUES (?, 1) ON CONFLICT (period) "
+            "DO UPDATE SET changes = reading_changes.changes + 1",
+            period,
+        )
 
 
 def _within(time_s: int) -> int:

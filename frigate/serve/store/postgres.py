@@ -8,7 +8,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from frigate.errors import MissingExtraError, ServiceError
-from frigate.serve.store.base import Reading, Store, StoreGoneError
+from frigate.serve.store.base import Store
+from frigate.serve.store.rows import Reading, StoreGoneError
 
 if TYPE_CHECKING:
     import psycopg
@@ -125,10 +126,10 @@ class _Sql:
         )
         return {(node, time_us): value for node, time_us, value in rows}
 
-    def put(self, readings: Sequence[Reading], received_s: float) -> None:
+    def put(self, readings: Sequence[Reading], received_s: float, *, table: str = "readings") -> None:
         nodes, times_us, values = _columns(readings)
         self._connection.execute(
-            "INSERT INTO readings SELECT new.time_us, new.node, new.value, %s "
+            f"INSERT INTO {table} SELECT new.time_us, new.node, new.value, %s "
             "FROM unnest(%s::text[], %s::bigint[], %s::float8[]) AS new(node, time_us, value) "
             "ORDER BY new.time_us, new.node "  # the same order in all processes prevents deadlocks
             "ON CONFLICT (time_us, node) DO UPDATE SET value = excluded.value, received_s = excluded.received_s",

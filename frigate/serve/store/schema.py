@@ -64,4 +64,18 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )""",
         "INSERT INTO lease VALUES (0, 0, '')",
     ),
+    (
+        """CREATE TABLE quarantine (             -- readings far beyond what their sensor has read
+            time_us BIGINT NOT NULL,
+            node TEXT NOT NULL,
+            value DOUBLE PRECISION NOT NULL,
+            received_s DOUBLE PRECISION NOT NULL,
+            PRIMARY KEY (node, time_us)
+        )""",
+        """CREATE TABLE released (               -- what an operator has found plausible all the same
+            node TEXT PRIMARY KEY,
+            least DOUBLE PRECISION NOT NULL,
+            most DOUBLE PRECISION NOT NULL
+        )""",
+    ),
 )

@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from frigate.serve.store.base import Reading, Store, StoreGoneError
+from frigate.serve.store.base import Store
+from frigate.serve.store.rows import Reading, StoreGoneError
 
 READERS = 8  # that do not wait for each other, nor for the writer
 WAIT_S = 3.0  # for a connection to read with; then the client is told to retry
@@ -168,9 +169,9 @@ class _Sql:
                 found[node, time_us] = row[0]
         return found
 
-    def put(self, readings: Sequence[Reading], received_s: float) -> None:
+    def put(self, readings: Sequence[Reading], received_s: float, *, table: str = "readings") -> None:
         self._connection.executemany(
-            "INSERT INTO readings VALUES (?, ?, ?, ?) ON CONFLICT (time_us, node) "
+            f"INSERT INTO {table} VALUES (?, ?, ?, ?) ON CONFLICT (time_us, node) "
             "DO UPDATE SET value = excluded.value, received_s = excluded.received_s",
             [(time_us, node, value, received_s) for node, time_us, value in readings],
         )
