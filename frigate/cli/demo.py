@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SEEN = 0.3
 STRIDE = 2
+DAYS = 12  # from a Monday to a Friday, so that what is tested is a weekday
 MORNING_S = 6 * 3600 + 1800  # time of day at which the live map starts
 SPEED = 60  # of the live map, relative to real time
 CITY, RUN, REPORT = "city", "run", "report.html"
@@ -85,7 +86,7 @@ def run_demo(
     progress: Progress,
     settings: Settings | None = None,
     intersections: int = 400,
-    days: int = 14,
+    days: int = DAYS,
 ) -> Demo:
     """Simulate, train, evaluate, close a bridge, write a report. Replaces an earlier demo in the folder."""
     import numpy as np

@@ -18,6 +18,7 @@ from frigate.pages.panels import Panel
 
 Floats = NDArray[np.float32]
 
+CHANGE = "closure-change"  # key of the layer that a page about a closure opens on
 LISTED = 10
 MAX_NAMES = 3  # streets named in a title
 

@@ -76,7 +76,8 @@ class MapPage:
     layers: tuple[Layer, ...]
     panels: tuple[Panel, ...]
     place: Place
-    open_frame: int = 0  # of the first layer, shown when the page opens
+    open_layer: str = ""  # key of the layer shown when the page opens; "": the first
+    open_frame: int = 0  # and its frame
     closed_sets: Sequence[Sequence[int]] = ()  # rows of roads; a layer's `closed` says which set holds when
     place_first: bool = False  # whether the panel about a place comes before the others
     select: Mapping[str, int] | None = None  # row of a "road" or "node" that is selected when the page opens
@@ -130,7 +131,7 @@ def _container(page: MapPage) -> bytes:
         "place": _place(page.place, packing),
         "closed_sets": [list(rows) for rows in page.closed_sets],
         "place_first": page.place_first,
-        "open": {"layer": page.layers[0].key, "frame": page.open_frame},
+        "open": {"layer": page.open_layer or page.layers[0].key, "frame": page.open_frame},
         "select": None if page.select is None else dict(page.select),
     }
     return encode(meta, packing.arrays)

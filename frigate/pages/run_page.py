@@ -18,7 +18,7 @@ from frigate.forecasting.edits import edit_network
 from frigate.forecasting.road_flow import closed_roads
 from frigate.pages import panels
 from frigate.pages.closure_study import ClosureStudy
-from frigate.pages.closures import BeforeAfter, ClosureView, view_closed_day
+from frigate.pages.closures import CHANGE, BeforeAfter, ClosureView, view_closed_day
 from frigate.pages.day import Day, forecast_day, pick_nodes
 from frigate.pages.layers import Colours, Layer, Unit, Values
 from frigate.pages.map_data import network_container
@@ -116,8 +116,9 @@ def _page(day: Day, evaluation: Evaluation, closure: ClosureView | None, note: s
         title="report",
         network=_network(day),
         layers=tuple(layers),
-        panels=(trust,) if closure is None else (trust, closure.panel()),
+        panels=(trust,) if closure is None else (closure.panel(), trust),
         place=_place(of_day, evaluation),
+        open_layer="" if closure is None else CHANGE,
         open_frame=_busiest(of_day.forecast, evaluation.quantity),
         closed_sets=of_day.closed_sets,
     )

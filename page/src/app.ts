@@ -2,6 +2,7 @@
 
 import { count, h, LocalTime, number } from "./dom";
 import { CHOSEN, CLOSED, type Ground, RING } from "./drawing";
+import type { Frames } from "./frames";
 import type { Layer, Values } from "./layers";
 import { legend } from "./legend";
 import { type Found, isSmall, MapView } from "./mapview";
@@ -43,6 +44,7 @@ export class App {
   selection: Selection = null;
   layer!: Layer;
   frame = 0;
+  private timed?: { frames: Frames; frame: number }; // the last one of a layer with several, to come back to
   private layers: Layer[] = [];
   private closed: number[] = []; // now, whatever the layer
   private draft: number[] = []; // in what-if
@@ -109,8 +111,11 @@ export class App {
     const wanted = show ?? before?.key;
     this.layer = layers.find(({ key }) => key === wanted) ?? layers[0];
     const { frames } = this.layer;
-    if (frame !== undefined) this.frame = frame;
-    else if (before?.key === this.layer.key) this.frame = Math.min(this.frame, frames.count - 1);
+    if (frame !== undefined) {
+      this.frame = frame;
+      const timed = layers.find((layer) => layer.frames.count > 1);
+      if (timed) this.timed = { frames: timed.frames, frame };
+    } else if (before?.key === this.layer.key) this.frame = Math.min(this.frame, frames.count - 1);
     else this.frame = before ? frames.nearest(this.frame, before.frames) : frames.ahead;
     this.chooser.replaceChildren(...layers.map(({ key, title }) => h("option", { value: key, selected: key === this.layer.key }, title)));
     this.chooser.hidden = layers.length < 2;
@@ -123,7 +128,8 @@ export class App {
     const before = this.layer;
     this.layer = this.layers.find((layer) => layer.key === key) ?? before;
     this.chooser.value = this.layer.key;
-    this.frame = this.layer.frames.nearest(this.frame, before.frames);
+    const { frames, frame } = before.frames.count === 1 && this.timed ? this.timed : { frames: before.frames, frame: this.frame };
+    this.frame = this.layer.frames.nearest(frame, frames);
     this.refreshLayer(keep);
   }
 
@@ -227,6 +233,7 @@ export class App {
 
   private setFrame(frame: number): void {
     this.frame = frame;
+    if (this.layer.frames.count > 1) this.timed = { frames: this.layer.frames, frame };
     const { roads, nodes } = this.layer;
     this.map.drawing.setValues(roads && at(roads, frame), nodes && at(nodes, frame));
     this.bar.set(this.layer.frames, frame);

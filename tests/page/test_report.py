@@ -65,6 +65,12 @@ def test_every_layer_is_drawn_and_plays(browser: Browser, counts: str) -> None:
         closed = ["closure-change", "closure-after", "closure-before"]
         assert layers(page) == ["forecast", "truth", "error", "skill", *closed]
         assert faults(page) == []
+        opened = page.locator("input[type=range]").input_value()
+        wait_drawn(page, f"closure-change {opened}")
+        for layer in ("error", "forecast"):  # one without times between two of the same time
+            page.locator("select").select_option(layer)
+        wait_drawn(page, f"forecast {opened}")
+        assert opened != "0"
         seen = set()
         for layer in layers(page):
             page.locator("select").select_option(layer)
@@ -86,6 +92,8 @@ def test_scores_places_and_the_closure_have_panels(browser: Browser, counts: str
     with open_page(browser, counts, dark=True) as page:
         wait_drawn(page)
         panel = page.locator("#panel")
+        assert panel.locator(".changes li").count() == 10  # a report with a closure opens on it
+        page.get_by_role("tab", name="How accurate is it?").click()
         assert "The model was trained on the sensors only" in panel.inner_text()
         assert panel.locator("table tbody tr").count() >= 8
         page.keyboard.press("/")
@@ -122,6 +130,7 @@ def test_a_city_of_speeds_without_shapes_on_a_phone(browser: Browser, speeds: st
 def test_a_city_on_roads_has_roads_to_click(browser: Browser, on_its_roads: str) -> None:
     with open_page(browser, on_its_roads) as page:
         wait_drawn(page)
+        page.get_by_role("tab", name="How accurate is it?").click()
         assert "80 roads, 38 of them with a sensor" in page.locator("#panel").inner_text()
         box = page.locator(".map").bounding_box()
         assert box is not None

@@ -130,7 +130,9 @@ def test_the_map_shows_the_day(made: MapFile) -> None:
     assert layer["times"] == made.meta["place"]["history"]["times"]
     assert layer["times"][0].endswith("Z")
     assert made.meta["closed_sets"] == [[]] and not made.arrays[layer["closed"]].any()
-    assert made.meta["open"] == {"layer": "forecast", "frame": int(made.values("forecast").sum(1).argmax())}
+    busiest = int(made.values("forecast").sum(1).argmax())
+    assert made.meta["open"] == {"layer": "closure-change", "frame": busiest}
+    assert [panel["key"] for panel in made.meta["panels"]] == ["closure", "trust"]
     assert "every 3 h" in made.said("place")
 
 
