@@ -41,6 +41,7 @@ __all__ = [
     "import_traces",
     "load_run",
     "make_stream",
+    "place",
     "preset",
     "read_city",
     "train",
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from frigate.forecasting.plan import RoadChange
     from frigate.forecasting.result import Forecast
     from frigate.pages.run_page import write_report
+    from frigate.planning.placement import place
     from frigate.simulate.demo_city import demo_city
     from frigate.sources.benchmarks.importer import import_benchmark
     from frigate.sources.matrix import import_matrix
@@ -99,6 +101,7 @@ else:
         "frigate.forecasting.plan": ("RoadChange",),
         "frigate.forecasting.result": ("Forecast",),
         "frigate.pages.run_page": ("write_report",),
+        "frigate.planning.placement": ("place",),
         "frigate.simulate.demo_city": ("demo_city",),
         "frigate.sources.benchmarks.importer": ("import_benchmark",),
         "frigate.sources.matrix": ("import_matrix",),

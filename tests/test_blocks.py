@@ -10,11 +10,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from frigate.city.folder import read_city, write_city
 from frigate.serve.client import ServiceClient, ServiceGoneError
 from tests.support import stand_ins
 from tests.support.command_line import frigate
@@ -97,6 +100,14 @@ def trained(folder: Path, local: str, city: str, run: str) -> None:
     assert said.status == 0, said.err
 
 
+def for_planners(folder: Path) -> None:
+    """A city with sensors at a third of its nodes."""
+    stand_ins.city(folder / "all", "2024-03-04T00:00")
+    town = read_city(folder / "all")
+    observed = town.stream.observed & (np.arange(town.stream.num_nodes) % 3 == 0)
+    write_city(replace(town, stream=replace(town.stream, observed=observed)), folder / "CITY")
+
+
 def with_run(local: str, *places: tuple[str, str]) -> stand_ins.Stage:
     """A trained town in each of these places: the city and the run."""
 
@@ -114,6 +125,7 @@ STAGES: dict[str, stand_ins.Stage] = {
     "docs/map.md": with_run("2024-03-04T00:00", ("CITY", "RUN"), ("town", "runs/town")),
     "docs/operations.md": with_run("2024-03-04T00:00", ("CITY", "RUN"), ("demo/city", "demo/run")),
     "docs/performance.md": lambda folder: None,
+    "docs/place.md": for_planners,
     "docs/quickstart.md": for_matrix,
     "docs/sources/benchmarks.md": lambda folder: stand_ins.benchmarks(folder / "downloads"),
     "docs/sources/osm.md": for_osm("luxembourg"),

@@ -44,6 +44,7 @@ PUBLIC = {
     "import_traces",
     "load_run",
     "make_stream",
+    "place",
     "preset",
     "read_city",
     "train",

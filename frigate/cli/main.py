@@ -23,6 +23,7 @@ from frigate.cli.exports import EXPORT
 from frigate.cli.forecast import FORECAST
 from frigate.cli.imports import IMPORT
 from frigate.cli.parser import Command, Parser, add_commands
+from frigate.cli.place import PLACE
 from frigate.cli.replay import REPLAY
 from frigate.cli.report import REPORT
 from frigate.cli.reproduce import REPRODUCE
@@ -37,6 +38,7 @@ COMMANDS = (
     IMPORT,
     CHECK,
     DEMAND,
+    PLACE,
     TRAIN,
     EVALUATE,
     FORECAST,

@@ -112,9 +112,9 @@ class Demand:
     @cached_property
     def _roads(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         flows = np.stack([(trips.through_road.T @ self.trips(k)).T for k, trips in enumerate(self.sets)])
-        flow, _ = _middle_flow(flows)
+        flow, _ = middle_flow(flows)
         ends = self.level_factor[self.network.senders] * self.level_factor[self.network.receivers]
-        return flow * np.sqrt(ends), _middle_flow(flows.mean(1))[1]
+        return flow * np.sqrt(ends), middle_flow(flows.mean(1))[1]
 
 
 def calibrate(
@@ -142,7 +142,7 @@ def calibrate(
     through = [trips.through_node for trips in sets]
     views = [SensorView.of(nodes, sensors) for nodes in through]
     numbers = tuple(_numbers(view, counts[sensors], settings) for view in views)
-    level, spread = _middle_flow(np.stack([nodes.T @ n for nodes, n in zip(through, numbers, strict=True)]))
+    level, spread = middle_flow(np.stack([nodes.T @ n for nodes, n in zip(through, numbers, strict=True)]))
     sensor_shares = find_sensor_shares(zip(through, views, numbers, strict=True), sensors)
     known = np.where(sensors, usual, 0)
     other = known.sum(1) / max(float(np.where(sensors, counts, 0).sum()), TINY)
@@ -207,7 +207,7 @@ def trip_levels(sets: tuple[RouteSet, ...], usual: NDArray[np.floating], setting
     flows = [
         trips.through_node.T @ _numbers(SensorView.of(trips.through_node, sensors), counts, settings) for trips in sets
     ]
-    return Estimates(*_middle_flow(np.stack(flows)))
+    return Estimates(*middle_flow(np.stack(flows)))
 
 
 def _numbers(view: SensorView, counts: Floats, settings: DemandSettings) -> NDArray[np.float32]:
@@ -227,7 +227,7 @@ def sample_routes(graph: LineGraph, settings: DemandSettings, *, seed: int) -> l
     ]
 
 
-def _middle_flow(flows: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def middle_flow(flows: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """The median over the sets (first axis), and the standard deviation of the log."""
     logs = np.log(np.maximum(flows, TINY))
     middle = np.exp(np.median(logs, axis=0))

@@ -218,16 +218,45 @@ def _factor(scales: Tensor, inputs: Tensor, between: Sequence[Tensor]) -> Tensor
     return factor
 
 
+def usual_scales(variance: float) -> Tensor:
+    """The scales before any count is known, for counts whose logarithms have this variance."""
+    shares = {"alike": 0.4, "near": 0.1, "street": 0.1, "word": 0.1, "noise": 0.1}
+    scales = [math.log(shares[name] * variance) if name in shares else math.log(0.7) for name in SCALES]
+    scales += [math.log(1 / variance), math.log(0.5), *[math.log(0.2 / FEATURE_WIDTH)] * FEATURE_WIDTH]
+    return torch.tensor(scales, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class LevelCovariance:
+    """How uncertain the process takes the logarithms of mean counts to be, before it reads any sensor."""
+
+    places: Places
+    inputs: Tensor  # [N,INPUTS]
+    scales: Tensor
+
+    @classmethod
+    def of(cls, places: Places, trips: Estimates, *, offset: float, scales: Tensor) -> LevelCovariance:
+        return cls(places, _inputs(places, trips, offset), scales)
+
+    @property
+    def own(self) -> float:
+        """Variance that a place shares with no other."""
+        return float(self.scales[SCALES.index("noise")].exp()) + NOISE
+
+    def between(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.float64]:
+        """[a,b] what nodes share; a node's own variance is not in it."""
+        shared: NDArray[np.float64] = _kernel(
+            self.scales, self.inputs[a], self.inputs[b], self.places.between(a, b)
+        ).numpy()
+        return shared
+
+
 def _fit_scales(inputs: Tensor, places: Places, rows: NDArray[np.int64], logs: Tensor) -> Tensor:
     """Scales with the highest marginal likelihood, near the scales that they start from."""
     centred = logs - logs.mean()
     between = places.between(rows, rows)
     of_rows = inputs[rows]
-    variance = max(float(centred.var()), 1e-3)
-    shares = {"alike": 0.4, "near": 0.1, "street": 0.1, "word": 0.1, "noise": 0.1}
-    start = [math.log(shares[name] * variance) if name in shares else math.log(0.7) for name in SCALES]
-    start += [math.log(1 / variance), math.log(0.5), *[math.log(0.2 / FEATURE_WIDTH)] * FEATURE_WIDTH]
-    begin = torch.tensor(start, dtype=torch.float64)
+    begin = usual_scales(max(float(centred.var()), 1e-3))
     scales = begin.clone().requires_grad_()
     optimiser = torch.optim.Adam([scales], lr=RATE)
     with torch.enable_grad():
