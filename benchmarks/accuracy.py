@@ -22,7 +22,7 @@ import torch
 from frigate.city.folder import open_city
 from frigate.config import change, preset
 from frigate.evaluation.evaluate import evaluate
-from frigate.nn.ops import KERNELS, describe_kernels
+from frigate.nn.ops import KERNELS, describe_kernels, use_kernels
 from frigate.training.environment import environment
 from frigate.training.train import seen_from, train
 from frigate.training.trainer import StepReport
@@ -57,7 +57,8 @@ def main() -> None:
     parser.add_argument("--name")
     parser.add_argument("--run", type=Path)
     args = parser.parse_args()
-    measure(args)
+    with use_kernels(args.kernels):
+        measure(args)
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -82,15 +83,14 @@ def measure(args: argparse.Namespace) -> None:
         folder=args.run,
         device=device,
         on_step=on_step,
-        kernels=args.kernels,
     )
     train_s = time.perf_counter() - began
-    evaluation = evaluate(run, city, stride=args.stride, device=device, kernels=args.kernels)
+    evaluation = evaluate(run, city, stride=args.stride, device=device)
     result = {
         "name": name,
         "command": command(),
         **environment(device),
-        "kernels": describe_kernels(torch.device(device), args.kernels),
+        "kernels": describe_kernels(torch.device(device)),
         "seed": args.seed,
         "settings": settings.to_json(),
         "parameters": sum(p.numel() for p in run.model.parameters()),

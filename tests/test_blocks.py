@@ -124,7 +124,7 @@ STAGES: dict[str, stand_ins.Stage] = {
     "docs/index.md": for_osm("town"),
     "docs/map.md": with_run("2024-03-04T00:00", ("CITY", "RUN"), ("town", "runs/town")),
     "docs/operations.md": with_run("2024-03-04T00:00", ("CITY", "RUN"), ("demo/city", "demo/run")),
-    "docs/performance.md": lambda folder: None,
+    "docs/performance.md": with_run("2024-03-06T00:00", ("demo/city", "demo/run")),
     "docs/place.md": for_planners,
     "docs/quickstart.md": for_matrix,
     "docs/sources/benchmarks.md": lambda folder: stand_ins.benchmarks(folder / "downloads"),

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 from frigate.baselines.deep import DeepBaseline, on_roads, random_walks
 from frigate.config import BaselineSettings, Task
+from frigate.nn import ops
 from frigate.nn.batch import Batch
 from frigate.nn.calendar import CALENDAR, calendar
-from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
 
 STEPS = 2  # K, of each walk
@@ -41,8 +41,8 @@ TAU = 40.0
 class Diffusion:
     """Both random walks on every topology of a batch, computed once per forward pass."""
 
-    def __init__(self, batch: Batch, length_scale_m: float, backend: Backend) -> None:
-        self.batch, self.backend = batch, backend
+    def __init__(self, batch: Batch, length_scale_m: float) -> None:
+        self.batch = batch
         self.walks = [random_walks(topology, length_scale_m) for topology in batch.topologies]
 
     def __call__(self, h: Tensor, topology_of: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class Diffusion:
         for walk in self.walks[topology]:
             reached = h
             for _ in range(STEPS):
-                reached = self.backend.sparse_sum(walk, reached)
+                reached = ops.sparse_sum(walk, reached)
                 supports.append(reached)
         return torch.cat(supports, dim=-1)  # eq. 2 without its weights, which are in the linear layer that follows
 
@@ -114,8 +114,8 @@ class DCRNN(DeepBaseline):
         reading = past * 3 * D  # `read` of all snapshots: not saved for backward, but allocated while the cells run
         return nodes * (cells + between + first + reading)
 
-    def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
-        diffusion = Diffusion(batch, self.length_scale_m, backend)
+    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
+        diffusion = Diffusion(batch, self.length_scale_m)
         return self.decode(self.encode(x, batch, diffusion), batch, diffusion)
 
     def encode(self, x: Tensor, batch: Batch, diffusion: Diffusion) -> list[Tensor]:

@@ -17,7 +17,6 @@ from frigate.nn.batch import Batch
 from frigate.nn.calendar import CALENDAR, calendar
 from frigate.nn.forecast_model import ForecastModel
 from frigate.nn.model import per_snapshot
-from frigate.nn.ops import Backend
 from frigate.nn.ops.sparse import SparseMatrix
 from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
@@ -39,9 +38,9 @@ class DeepBaseline(ForecastModel):
         """F, the number of inputs per node and snapshot."""
         return READING + len(CALENDAR) + (FEATURE_WIDTH if self.settings.roads else 0)
 
-    def forward(self, batch: Batch, *, kernels: str = "auto") -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """[B,H,N] in the user's unit, not clamped."""
-        forecast = self.forecast(self.read(batch), batch, self.backend(batch, kernels))
+        forecast = self.forecast(self.read(batch), batch)
         return self.unscaled(forecast.permute(1, 2, 0))
 
     def read(self, batch: Batch) -> Tensor:
@@ -53,7 +52,7 @@ class DeepBaseline(ForecastModel):
             parts.append(per_snapshot(batch, [topology.road_features for topology in batch.topologies]))
         return torch.cat(parts, dim=-1)
 
-    def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
+    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
         """[N,B,H] from x [N,B,T,F], both in the model's unit."""
         raise NotImplementedError
 

@@ -28,7 +28,6 @@ from frigate.baselines.dcrnn import SUPPORTS, Diffusion
 from frigate.baselines.deep import DeepBaseline
 from frigate.config import BaselineSettings, Task
 from frigate.nn.batch import Batch
-from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
 
 SKIP, END = 8, 13  # widths of the skip connections and of the last hidden layer, in residual widths: 256 and 416
@@ -96,14 +95,14 @@ class GraphWaveNet(DeepBaseline):
             numbers += steps * D * (2 + 2 + SUPPORTS + 1 + 4)
         return nodes * (numbers + (self.settings.layers + SKIP + END) * D)
 
-    def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
+    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
         self.require_trained(batch, "horizon")
         field = self.receptive_field
         missing = max(0, field - batch.past)
         x = functional.pad(x[:, :, -field:], (0, 0, missing, 0))
         topology_of = batch.topology_of[:, -field:]
         topology_of = torch.cat([topology_of[:, :1].expand(-1, missing), topology_of], dim=1)  # [B,field]
-        diffusion = Diffusion(batch, self.length_scale_m, backend)
+        diffusion = Diffusion(batch, self.length_scale_m)
         x = self.start(x)
         skips = []
         for i, time in enumerate(self.times):

@@ -38,7 +38,6 @@ from frigate.baselines.deep import DeepBaseline
 from frigate.config import BaselineSettings, Task
 from frigate.nn.batch import Batch
 from frigate.nn.model import MLP
-from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
 
@@ -142,7 +141,7 @@ class LocaleGN(DeepBaseline):
         self.history = nn.GRU(self.inputs, D, batch_first=True)
         self.of_history = nn.Linear(D, task.horizon)  # W_o
 
-    def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
+    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
         self.require_trained(batch, "horizon")
         N, B, T, F = x.shape
         alone = self.history(x.reshape(N * B, T, F))[1][0].view(N, B, -1)

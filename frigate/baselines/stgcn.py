@@ -29,8 +29,8 @@ from torch.nn import functional
 from frigate.baselines.deep import DeepBaseline, on_roads, symmetric
 from frigate.config import BaselineSettings, Task
 from frigate.errors import SettingsError
+from frigate.nn import ops
 from frigate.nn.batch import Batch
-from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
 
 KERNEL = 3  # snapshots per temporal convolution
@@ -56,7 +56,7 @@ class STGCN(DeepBaseline):
         self.norm = nn.LayerNorm(D)
         self.readout = nn.Linear(D, task.horizon)
 
-    def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
+    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
         self.require_trained(batch, "past", "horizon")
         matrices = [symmetric(topology, self.length_scale_m) for topology in batch.topologies]
 
@@ -65,7 +65,7 @@ class STGCN(DeepBaseline):
             N, B, left, C = h.shape
             last_seen = batch.topology_of[:, -left:].reshape(-1)
             columns = h.reshape(N, B * left, C)
-            return on_roads(batch, last_seen, columns, lambda x, i: backend.sparse_sum(matrices[i], x)).view_as(h)
+            return on_roads(batch, last_seen, columns, lambda x, i: ops.sparse_sum(matrices[i], x)).view_as(h)
 
         h = x
         for block in self.blocks:

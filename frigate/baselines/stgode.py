@@ -37,8 +37,8 @@ from torch.nn import functional
 
 from frigate.baselines.deep import DeepBaseline, on_roads, symmetric
 from frigate.config import BaselineSettings, Task
+from frigate.nn import ops
 from frigate.nn.batch import Batch
-from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
 
 BRANCHES = 3
@@ -60,7 +60,7 @@ class STGODE(DeepBaseline):
         )
         self.readout = nn.Sequential(nn.Linear(T * D, H * HIDDEN), nn.ReLU(), nn.Linear(H * HIDDEN, H))
 
-    def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
+    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
         self.require_trained(batch, "past", "horizon")
         N, B, _, _ = x.shape
         matrices = [symmetric(topology, self.length_scale_m) for topology in batch.topologies]
@@ -69,7 +69,7 @@ class STGODE(DeepBaseline):
             """S h for h [N*B,T,D]."""
             last = batch.topology_of[:, -1]
             windows = h.reshape(N, B, -1)
-            return on_roads(batch, last, windows, lambda x, i: backend.sparse_sum(matrices[i], x)).view_as(h)
+            return on_roads(batch, last, windows, lambda x, i: ops.sparse_sum(matrices[i], x)).view_as(h)
 
         outputs = [branch(x.flatten(0, 1), spread) for branch in self.branches]
         steps: Tensor = self.readout(reduce(torch.maximum, outputs).flatten(1))

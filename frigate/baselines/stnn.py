@@ -38,7 +38,6 @@ from torch.nn import functional
 from frigate.baselines.deep import DeepBaseline
 from frigate.config import BaselineSettings, Task
 from frigate.nn.batch import Batch
-from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
 
@@ -176,7 +175,7 @@ class STNN(DeepBaseline):
         self.readout = nn.Linear(CONTEXT * task.past * channels, task.horizon)
         self.locales: WeakKeyDictionary[Topology, Locale] = WeakKeyDictionary()
 
-    def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
+    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
         self.require_trained(batch, "past", "horizon")
         steps = []
         for events in self.pictures(x, batch):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -39,7 +38,7 @@ from frigate.forecasting.live import Live
 from frigate.nn.batch import Batch
 from frigate.nn.device import autocast, best_device
 from frigate.nn.forecast_model import ForecastModel, RoadWeights
-from frigate.nn.ops import describe_kernels, follow_readings
+from frigate.nn.ops import describe_kernels, follow_readings, use_kernels
 from frigate.nn.ops.cuda.recording import RecordedFunction
 from frigate.nn.windows import Windows
 from frigate.roads.features import road_features
@@ -197,13 +196,16 @@ def _forecasts(
     batch = _window(run, data, FIRST)
     weights = _weights(ours.eval(), data)
 
-    def forecast(model: ForecastModel, **how: Any) -> Tensor:
+    def mine() -> Tensor:
         with torch.inference_mode(), autocast(device):
-            made: Tensor = model(batch, **how)
+            made: Tensor = ours(batch, weights=weights)
             return made
 
-    mine = partial(forecast, ours, weights=weights)
-    other = partial(forecast, baseline, kernels="reference")
+    def other() -> Tensor:
+        with torch.inference_mode(), autocast(device), use_kernels("reference"):
+            made: Tensor = baseline(batch)
+            return made
+
     baseline.eval()
     found: dict[str, Any] = {"difference": _require_same("the baseline and ours", mine(), other(), run)}
     calls = {"ours": mine, "baseline": other}
@@ -286,13 +288,13 @@ def _steps(
     trainers = {
         "ours": Trainer(run, data),
         "all nodes": Trainer(run, data),
-        "baseline": Trainer(replace(run, run=replace(run.run, model=baseline)), data, kernels="reference"),
+        "baseline": Trainer(replace(run, run=replace(run.run, model=baseline)), data),
     }
     trainers["all nodes"].targets_at = torch.arange(size.nodes, device=data.device)
     trainers["baseline"].targets_at = slice(None)
     at_once = trainers["ours"].micro_batch
     _require_memory(run.settings, size, data.device, windows=at_once)
-    calls = {way: _stepping(trainer) for way, trainer in trainers.items()}
+    calls = {way: _stepping(trainer, "reference" if way == "baseline" else "auto") for way, trainer in trainers.items()}
     # Measure the peak in the first step, which records ours on a GPU: replays allocate no memory.
     peaks = {way: peak_bytes(call, data.device) for way, call in calls.items()}
     times = median_ms(calls, data.device, warm=repeats.warm, repeats=repeats.step)
@@ -308,14 +310,15 @@ def _window(run: RunOnCity, data: Windows, current: int) -> Batch:
     return data.batch(np.array([current]), past=task.past, horizon=task.horizon, inputs=inputs)
 
 
-def _stepping(trainer: Trainer) -> Callable[[], object]:
+def _stepping(trainer: Trainer, kernels: str) -> Callable[[], object]:
     """The trainer's own step, on different windows each time."""
     rng = np.random.default_rng(trainer.settings.seed)
     steps = count()
 
     def step() -> None:
         current = rng.permutation(trainer.train_at)[: trainer.settings.batch_size]
-        trainer._step(current, rng, next(steps))
+        with use_kernels(kernels):
+            trainer._step(current, rng, next(steps))
 
     return step
 

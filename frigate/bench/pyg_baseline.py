@@ -16,16 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from frigate.config import ModelSettings, Task
+from frigate.nn import ops
 from frigate.nn.forecast_model import ForecastModel
 from frigate.nn.layers import GatedConv, Layers, ResidualGatedConv, compute_gates
-from frigate.nn.ops import Backend
 from frigate.nn.topology import Topology
 
 INDEX_ADD = "gather and index_add_"
 
 
 def plain_copy(model: ForecastModel) -> tuple[ForecastModel, str]:
-    """A copy of a Frigate model with the same weights, and how it sums. Call it with `kernels="reference"`."""
+    """A copy of a Frigate model with the same weights, and how it sums. Call it under `use_kernels("reference")`."""
     copied = copy.deepcopy(model)
     for module in copied.modules():
         if isinstance(module, nn.LSTM):
@@ -90,12 +90,12 @@ class _MessagePassingLayer(nn.Module):
         self.out = _gated_sum(geometric, "target_to_source")
         self.into = _gated_sum(geometric, "source_to_target")
 
-    def forward(self, h: Tensor, gate: Tensor, topology: Topology, backend: Backend) -> Tensor:
+    def forward(self, h: Tensor, gate: Tensor, topology: Topology) -> Tensor:
         layer = self.layer
         roads = torch.stack([topology.senders, topology.receivers])
         if isinstance(layer, GatedConv):
             return self._update(h, gate, roads)
-        normal = backend.normalise(h, layer.norm)
+        normal = ops.normalise(h, layer.norm)
         update: Tensor = layer.dropout(self._update(normal, layer.edge_dropout(gate), roads))
         return h + update
 

@@ -34,12 +34,13 @@ DROPPED_FIRST_BASELINES = (
 
 def run(args: Namespace) -> None:
     from frigate.evaluation.evaluate import evaluate
+    from frigate.nn.ops import use_kernels
     from frigate.training.checkpoint import load_run
 
     opened = load_run(args.run)
     city = opened.open_city(exclude=args.exclude) if args.city is None else read(args.city, args.exclude)
     lightgbm, left_out = _lightgbm(args, opened.on(city))
-    with progress("Evaluating") as update:
+    with progress("Evaluating") as update, use_kernels(args.kernels):
         result = evaluate(
             opened,
             city,
@@ -48,7 +49,6 @@ def run(args: Namespace) -> None:
             lightgbm=lightgbm,
             device=args.device,
             progress=update,
-            kernels=args.kernels,
         )
     if args.json:
         print_json(result.to_json())

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 def run(args: Namespace) -> None:
     from frigate.city.folder import open_city
     from frigate.forecasting.forecast import forecast
+    from frigate.nn.ops import use_kernels
     from frigate.training.checkpoint import load_run
 
-    with status(f"Opening {args.run}"):
+    with status(f"Opening {args.run}"), use_kernels(args.kernels):
         run = load_run(args.run)
         other = None if args.city is None else open_city(args.city, exclude=args.exclude)
         options = {
@@ -31,7 +32,6 @@ def run(args: Namespace) -> None:
             "sensors": "all" if args.all_sensors else "seen",
             "device": args.device,
             "memory_gb": args.memory_gb,
-            "kernels": args.kernels,
             "level": args.level,
         }
         result = forecast(run, **options, changes=[road_change(args)])

@@ -24,7 +24,7 @@ STOPPED = 130
 
 def run(args: Namespace) -> int:
     from frigate.check.sensors import check_sensors, fault_lines
-    from frigate.nn.ops import describe_kernels
+    from frigate.nn.ops import describe_kernels, use_kernels
     from frigate.training.distributed import current
     from frigate.training.run import has_demand
     from frigate.training.train import seen_from, settings_from, summary_line, train
@@ -47,9 +47,9 @@ def run(args: Namespace) -> int:
             "validation = unseen: the test nodes choose the checkpoint, as in the paper, so test scores are too good"
         )
     title = "Estimating demand, training" if has_demand(settings, city.stream) else "Training"
-    with training_progress(title) as on_step:
+    with training_progress(title) as on_step, use_kernels(args.kernels):
         device = group.device(args.device)
-        computed_with = describe_kernels(device, args.kernels)
+        computed_with = describe_kernels(device)
         trained = train(
             city,
             seen=sensors,
@@ -59,7 +59,6 @@ def run(args: Namespace) -> int:
             resume=args.resume,
             device=args.device,
             on_step=on_step,
-            kernels=args.kernels,
         )
     log(f"trained on {device.type}: {computed_with}")
     if args.json:

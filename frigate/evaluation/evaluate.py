@@ -70,7 +70,6 @@ def evaluate(
     lightgbm: bool = False,
     device: str | torch.device | None = None,
     progress: Progress | bool | None = None,
-    kernels: str = "auto",
 ) -> Evaluation:
     """Score a run and every naive baseline over the test period, in the user's unit.
 
@@ -91,8 +90,6 @@ def evaluate(
         "cpu" or "cuda". Default: cuda if available.
     progress : callable or bool, optional
         Called with the windows done and the total. True: print a line now and then.
-    kernels : "auto" or "reference"
-        The fastest for the device, or plain torch operations, for comparison.
 
     Returns
     -------
@@ -105,7 +102,7 @@ def evaluate(
     if first < 0 or stop > run_on_city.city.stream.num_snapshots:
         raise SettingsError("the city lacks some or all of the run's test period. Give a city that has those readings")
     shorter = _about_training_period(run_on_city)
-    forecaster = forecaster_of(run_on_city, device, kernels=kernels)
+    forecaster = forecaster_of(run_on_city, device)
     if isinstance(progress, bool):
         progress = plain_progress("Evaluating", print_line) if progress else None
     evaluation = evaluate_forecaster(
@@ -135,7 +132,7 @@ def evaluate(
     return replace(evaluation, note=" ".join(filter(None, notes)), intervals=intervals)
 
 
-def forecaster_of(run_on_city: RunOnCity, device: str | torch.device | None, *, kernels: str = "auto") -> Forecaster:
+def forecaster_of(run_on_city: RunOnCity, device: str | torch.device | None) -> Forecaster:
     """The run on this city, reading the seen nodes of its split."""
     memory_gb = run_on_city.settings.train.memory_gb
     return Forecaster(
@@ -144,7 +141,6 @@ def forecaster_of(run_on_city: RunOnCity, device: str | torch.device | None, *, 
         sensors=run_on_city.split.seen,
         device=device,
         memory_gb=memory_gb,
-        kernels=kernels,
     )
 
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from frigate.config import ModelSettings, Settings
 from frigate.errors import SettingsError
+from frigate.nn import ops
 from frigate.nn.batch import Batch
 from frigate.nn.layers import Gate, GatedConv, GatedLayers, Layers
 from frigate.nn.model import PAPER_CALENDAR, Embedding, Frigate, MomentPrior, PaperEmbedding, Prior, ReadingEncoder
-from frigate.nn.ops import Backend
 from frigate.nn.ops.sparse import SparseMatrix
 from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
@@ -36,13 +36,13 @@ class SageConv(nn.Module):
         super().__init__()
         self.linear = nn.Linear(2 * width, width)
 
-    def forward(self, h: Tensor, topology: Topology, backend: Backend) -> Tensor:
+    def forward(self, h: Tensor, topology: Topology) -> Tensor:
         rows = topology.neighbour_of
         N = topology.num_nodes
         # Not bincount: it synchronizes with the GPU, which a recorded step must not.
         neighbours = torch.zeros(N, device=rows.device).index_add(0, rows, torch.ones(len(rows), device=rows.device))
         weight = 1 / neighbours[rows]
-        mean = backend.sparse_sum(SparseMatrix.of(rows, topology.neighbour, weight, num_nodes=N), h)
+        mean = ops.sparse_sum(SparseMatrix.of(rows, topology.neighbour, weight, num_nodes=N), h)
         return torch.relu(self.linear(torch.cat([h, mean], dim=-1)))
 
 
@@ -52,9 +52,9 @@ class SageLayers(Layers):
     def gates(self, length: Tensor, topology: Topology) -> tuple[Tensor, ...]:
         return ()
 
-    def forward(self, h: Tensor, gates: Sequence[Tensor], topology: Topology, backend: Backend) -> Tensor:
+    def forward(self, h: Tensor, gates: Sequence[Tensor], topology: Topology) -> Tensor:
         for layer in self:
-            h = layer(h, topology, backend)
+            h = layer(h, topology)
         return h
 
 
@@ -65,8 +65,8 @@ class ReadingEmbedding(Embedding):
         super().__init__()
         self.reading = ReadingEncoder(width)
 
-    def forward(self, batch: Batch, tau: Tensor, backend: Backend, sensor_weights: Sequence[Tensor] | None) -> Tensor:
-        h0: Tensor = self.reading(batch, tau, backend)
+    def forward(self, batch: Batch, tau: Tensor, sensor_weights: Sequence[Tensor] | None) -> Tensor:
+        h0: Tensor = self.reading(batch, tau)
         return h0
 
 
@@ -81,10 +81,10 @@ class UndirectedConv(nn.Module):
             nn.init.normal_(self.linear.weight, std=0.1 / width**0.5)
             self.linear.weight += torch.eye(width).repeat(1, 2) / 3
 
-    def forward(self, h: Tensor, gate: Tensor, topology: Topology, backend: Backend) -> Tensor:
+    def forward(self, h: Tensor, gate: Tensor, topology: Topology) -> Tensor:
         # W [h, out + in] = W_1 [h, out, in] if W_1 repeats the neighbours' block of W.
         own, neighbours = self.linear.weight.chunk(2, dim=1)
-        return backend.gated_layers(h, [gate], [torch.cat([own, neighbours, neighbours], dim=1)], topology)
+        return ops.gated_layers(h, [gate], [torch.cat([own, neighbours, neighbours], dim=1)], topology)
 
 
 class NoPrior(Prior):

@@ -35,7 +35,6 @@ def forecast(
     sensors: Literal["seen", "all"] = "seen",
     device: str | None = None,
     memory_gb: float | None = None,
-    kernels: str = "auto",
 ) -> Forecast:
     """Forecast every node of a network for the `horizon` steps after `at`.
 
@@ -70,15 +69,13 @@ def forecast(
     memory_gb : float, optional
         Memory limit for activations; a network that needs more is forecast in blocks of nodes, with the same result up
         to rounding. Default: 4 on a CPU, most of the free memory on a GPU.
-    kernels : "auto" or "reference"
-        The fastest for the device, or the equations in plain torch operations, for comparison.
 
     Returns
     -------
     Forecast
         In the unit of the readings the model was trained on.
     """
-    forecaster, roads = ask(run, network, stream, sensors=sensors, device=device, memory_gb=memory_gb, kernels=kernels)
+    forecaster, roads = ask(run, network, stream, sensors=sensors, device=device, memory_gb=memory_gb)
     return forecaster.forecast(
         at, close=close, add=add, changes=changes, past=past, horizon=horizon, level=level, **roads
     )

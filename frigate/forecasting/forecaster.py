@@ -78,8 +78,6 @@ class Forecaster:
     memory_gb : float, optional
         Memory limit for activations; a network that needs more is forecast in blocks of nodes, with the same result up
         to rounding. Default: 4 on a CPU, most of the free memory on a GPU.
-    kernels : "auto" or "reference"
-        The fastest for the device, or the equations in plain torch operations, for comparison.
     """
 
     def __init__(
@@ -90,14 +88,12 @@ class Forecaster:
         sensors: Sensors = "seen",
         device: str | torch.device | None = None,
         memory_gb: float | None = None,
-        kernels: str = "auto",
     ) -> None:
         source = run.open_city() if city is None else city
         self.run = run
         self.city = source if isinstance(source, City) else None  # its detectors are named in forecasts
         self.stream = source.stream if isinstance(source, City) else source
         self.device = best_device(device)
-        self.kernels = kernels
         self._files_of: City | Path | None = self.city or run.trained_on.folder  # for stored features and trips
         self._memory_gb = replace(run.settings.train, memory_gb=memory_gb).memory_gb  # validates it
         self.notices = _about_stream(run, self.stream)
@@ -129,7 +125,6 @@ class Forecaster:
             self.device,
             quantity=self.stream.quantity,
             memory_gb=self._memory_gb,
-            kernels=self.kernels,
         )
 
     def inputs(self, stop: int | None = None) -> NDArray[np.bool_]:

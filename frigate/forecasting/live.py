@@ -114,7 +114,6 @@ class Live:
         sensors: NDArray[np.bool_] | Iterable[NodeId] | None = None,
         timezone: str | None = None,
         device: str | None = None,
-        kernels: str = "auto",
     ) -> None:
         if not run.model.encodes_snapshots:
             raise SettingsError(
@@ -125,7 +124,7 @@ class Live:
         now = source.network if isinstance(source, City) else source
         self._sensors = split_on(run, now)[0] if sensors is None else _sensors(now, sensors)
         city = source if isinstance(source, City) else _without_readings(run, now)
-        self._forecaster = Forecaster(run, city, sensors=self._sensors, device=device, kernels=kernels)
+        self._forecaster = Forecaster(run, city, sensors=self._sensors, device=device)
         self.device = self._forecaster.device
         self.encoded = 0  # number of snapshots encoded so far
         self.left_out = 0  # number of readings ignored because their node is not a sensor
@@ -134,7 +133,6 @@ class Live:
         self._views = self._forecaster.windows().views
         self._predictor = self._forecaster.predictor
         self._model = self._predictor.model
-        self._kernels = kernels
         self._timezone = run.trained_on.timezone if timezone is None else timezone
         self._window: deque[_Snapshot] = deque(maxlen=self._task.past)
         self._encodings: dict[_Key, _Encoded] = {}  # most recently used last
@@ -357,7 +355,7 @@ class Live:
         def ahead_of(values: Tensor, observed: Tensor, clock: Tensor, z: Tensor) -> Tensor:
             with self._predictor.inference():
                 batch = layout.batch(values, observed, clock)
-                return batch.join(self._model.forecast_from(batch, z.movedim(2, 0), kernels=self._kernels))[0]
+                return batch.join(self._model.forecast_from(batch, z.movedim(2, 0)))[0]
 
         made = self._replay(ahead_of, layout, prints, values, observed, clock, z)
         quantity = self._trained_on.quantity
@@ -416,7 +414,7 @@ class Live:
         def encode(values: Tensor, observed: Tensor, clock: Tensor) -> Tensor:
             with self._predictor.inference():
                 batch = layout.batch(values[None], observed[None], clock[None])
-                return self._model.encode_snapshots(batch, weights=weights, kernels=self._kernels)[:, 0]
+                return self._model.encode_snapshots(batch, weights=weights)[:, 0]
 
         z = self._replay(encode, (layout, weights), list(networks), values, observed, clock)
         # Copies: a view would keep the whole tensor's memory alive.
@@ -449,7 +447,7 @@ class Live:
 
         `constants` are what the function reads besides; a graph keeps them alive.
         """
-        if not self._model.can_record(self.device, self._kernels) or len(networks) > 1:
+        if not self._model.can_record(self.device) or len(networks) > 1:
             return function(*tensors)
         key = (function.__name__, *networks, *(tensor.shape for tensor in tensors))
         if key not in self._recorded:

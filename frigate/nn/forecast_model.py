@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from frigate.nn.batch import Batch
-from frigate.nn.ops import Backend, choose_backend
+from frigate.nn.ops import records_cuda_graphs
 from frigate.nn.topology import Topology
 
 
@@ -47,31 +47,27 @@ class ForecastModel(nn.Module):
         self.register_buffer("value_offset", torch.tensor(float(value_offset)))
         self.register_buffer("value_scale", torch.tensor(float(value_scale)))
 
-    def forward(self, batch: Batch, *, kernels: str = "auto") -> Tensor:
-        """[B,H,N]; `kernels` is "auto" or "reference" (the equations in plain torch operations)."""
+    def forward(self, batch: Batch) -> Tensor:
+        """[B,H,N]."""
         raise NotImplementedError
 
-    def forecast_at(self, batch: Batch, nodes: Tensor | slice, *, kernels: str = "auto") -> Tensor:
+    def forecast_at(self, batch: Batch, nodes: Tensor | slice) -> Tensor:
         """[B,H,n] at these nodes."""
-        forecast: Tensor = self(batch, kernels=kernels)
+        forecast: Tensor = self(batch)
         return forecast[..., nodes]
 
     def road_weights(self, topology: Topology) -> RoadWeights:
         """The part of `encode_snapshots` that depends on neither readings nor time."""
         raise NotImplementedError
 
-    def encode_snapshots(
-        self, batch: Batch, *, weights: Sequence[RoadWeights] | None = None, kernels: str = "auto"
-    ) -> Tensor:
+    def encode_snapshots(self, batch: Batch, *, weights: Sequence[RoadWeights] | None = None) -> Tensor:
         """[N,B,T,D]: each snapshot's encoding, computed only from its own readings, topology and calendar.
 
         `weights` has one entry per topology of the batch; computed here if None.
         """
         raise NotImplementedError
 
-    def forecast_from(
-        self, batch: Batch, encodings: Tensor, nodes: Tensor | slice = slice(None), *, kernels: str = "auto"
-    ) -> Tensor:
+    def forecast_from(self, batch: Batch, encodings: Tensor, nodes: Tensor | slice = slice(None)) -> Tensor:
         """[B,H,n] at these nodes, from the encodings [N,B,T,D] of all snapshots."""
         raise NotImplementedError
 
@@ -96,10 +92,9 @@ class ForecastModel(nn.Module):
         """Approximate peak count of activations when forecasting one window."""
         return self.training_activations(nodes=nodes, edges=edges, past=past, horizon=horizon)
 
-    def can_record(self, device: torch.device, kernels: str = "auto") -> bool:
+    def can_record(self, device: torch.device) -> bool:
         """Whether this model can be captured as a CUDA graph on this device."""
-        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        return self.supports_recording and choose_backend(device, dtype, self.width, kernels).records_cuda_graphs
+        return self.supports_recording and records_cuda_graphs(device)
 
     def scaled(self, values: Tensor) -> Tensor:
         """Convert from the user's unit to the model's."""
@@ -108,11 +103,3 @@ class ForecastModel(nn.Module):
     def unscaled(self, values: Tensor) -> Tensor:
         """Convert from the model's unit to the user's."""
         return values.to(self.value_scale.dtype) * self.value_scale + self.value_offset
-
-    def backend(self, batch: Batch, kernels: str) -> Backend:
-        """The backend for a forward pass on this batch."""
-        device = batch.values.device
-        dtype = batch.values.dtype
-        if torch.is_autocast_enabled(device.type):
-            dtype = torch.get_autocast_dtype(device.type)
-        return choose_backend(device, dtype, self.width, kernels)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from frigate.nn.ops import Backend
+from frigate.nn import ops
 from frigate.nn.topology import Topology
 
 # sigmoid(-1) = 0.27: with two to three roads each way, the gates of one direction initially sum to about 0.7.
@@ -51,10 +51,10 @@ class ResidualGatedConv(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.edge_dropout = nn.Dropout(edge_dropout)
 
-    def forward(self, h: Tensor, gate: Tensor, topology: Topology, backend: Backend) -> Tensor:
+    def forward(self, h: Tensor, gate: Tensor, topology: Topology) -> Tensor:
         gate = self.edge_dropout(gate)
-        normal = backend.normalise(h, self.norm)
-        update = backend.gated_layers(normal, [gate], [self.linear.weight], topology, [self.linear.bias])
+        normal = ops.normalise(h, self.norm)
+        update = ops.gated_layers(normal, [gate], [self.linear.weight], topology, [self.linear.bias])
         dropped: Tensor = self.dropout(update)
         return h + dropped
 
@@ -78,7 +78,7 @@ def compute_gates(gates: Sequence[Gate], length: Tensor, topology: Topology) -> 
 
 
 class Layers(nn.ModuleList):
-    """A stack of layers, each with a `gate` and called as layer(h, gate, topology, backend)."""
+    """A stack of layers, each with a `gate` and called as layer(h, gate, topology)."""
 
     saved_per_layer = 8  # activations saved for backward per node and snapshot, in units of D
 
@@ -86,10 +86,10 @@ class Layers(nn.ModuleList):
         """beta [E] of each layer, from w_delta * delta [E,d_delta]."""
         return compute_gates([cast(Gate, layer.gate) for layer in self], length, topology)
 
-    def forward(self, h: Tensor, gates: Sequence[Tensor], topology: Topology, backend: Backend) -> Tensor:
+    def forward(self, h: Tensor, gates: Sequence[Tensor], topology: Topology) -> Tensor:
         """[N,M,D] after the last layer."""
         for layer, gate in zip(self, gates, strict=True):
-            h = layer(h, gate, topology, backend)
+            h = layer(h, gate, topology)
         return h
 
 
@@ -98,10 +98,10 @@ class GatedLayers(Layers):
 
     saved_per_layer = 2
 
-    def forward(self, h: Tensor, gates: Sequence[Tensor], topology: Topology, backend: Backend) -> Tensor:
+    def forward(self, h: Tensor, gates: Sequence[Tensor], topology: Topology) -> Tensor:
         """[N,M,D]: z from h^0; each layer sums over out- and in-neighbours, then applies W_1."""
         weights = [cast(GatedConv, layer).linear.weight for layer in self]
-        return backend.gated_layers(h, gates, weights, topology)  # eq:aggregation_out, eq:aggregation_in, eq:hl
+        return ops.gated_layers(h, gates, weights, topology)  # eq:aggregation_out, eq:aggregation_in, eq:hl
 
 
 class ResidualGatedLayers(Layers):

@@ -2,7 +2,7 @@
 
 `Frigate` is the forward pass; the presets `paper` and `default` assemble it from different parts. To try a new part,
 build a model and replace that part. Each equation's label stands at the line that computes it, for every backend;
-`ops/reference.py` defines what the backend operations compute.
+`ops/reference.py` defines what the operations compute.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from frigate.config import ModelSettings
+from frigate.nn import ops
 from frigate.nn.batch import Batch
 from frigate.nn.calendar import CALENDAR, calendar
 from frigate.nn.forecast_model import ForecastModel, Reach, RoadWeights
 from frigate.nn.layers import Gate, GatedConv, GatedLayers, Layers, ResidualGatedConv, ResidualGatedLayers
 from frigate.nn.moments import MOMENTS, KernelMean, moments
-from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
 from frigate.roads.features import FEATURE_WIDTH
@@ -44,15 +44,15 @@ class ReadingEncoder(nn.Module):
         self.weight = nn.Parameter(torch.randn(width))  # w_tau
         self.missing = nn.Parameter(torch.randn(width))
 
-    def forward(self, batch: Batch, tau: Tensor, backend: Backend, *beside: Tensor) -> Tensor:
+    def forward(self, batch: Batch, tau: Tensor, *beside: Tensor) -> Tensor:
         """[N,B,T,D]: the embedded reading, concatenated with the other inputs [N,B,T,K]."""
         # tau is 0 where there is no reading, so one product covers both cases.
         readings = torch.stack([tau, (~batch.observed).to(tau.dtype)], dim=-1)  # [B,T,N,2]
-        return backend.embed(readings, torch.stack([self.weight, self.missing]), *beside)
+        return ops.embed(readings, torch.stack([self.weight, self.missing]), *beside)
 
 
 class Embedding(nn.Module):
-    """h0 [N,B,T,D] from (batch, tau, backend, sensor_weights)."""
+    """h0 [N,B,T,D] from (batch, tau, sensor_weights)."""
 
     def sensor_weights(self, topology: Topology) -> Tensor | None:
         """The part of the embedding that depends only on the topology."""
@@ -66,9 +66,9 @@ class PaperEmbedding(Embedding):
         super().__init__()
         self.reading = ReadingEncoder(width - anchors)
 
-    def forward(self, batch: Batch, tau: Tensor, backend: Backend, sensor_weights: Sequence[Tensor] | None) -> Tensor:
+    def forward(self, batch: Batch, tau: Tensor, sensor_weights: Sequence[Tensor] | None) -> Tensor:
         positions = per_snapshot(batch, [topology.positions for topology in batch.topologies])
-        h0: Tensor = self.reading(batch, tau, backend, positions)  # eq:h0
+        h0: Tensor = self.reading(batch, tau, positions)  # eq:h0
         return h0
 
 
@@ -85,7 +85,7 @@ class DefaultEmbedding(Embedding):
     def sensor_weights(self, topology: Topology) -> Tensor:
         return self.kernel.weights(topology)
 
-    def forward(self, batch: Batch, tau: Tensor, backend: Backend, sensor_weights: Sequence[Tensor] | None) -> Tensor:
+    def forward(self, batch: Batch, tau: Tensor, sensor_weights: Sequence[Tensor] | None) -> Tensor:
         N = batch.num_nodes
         B = batch.num_windows
         T = batch.past
@@ -96,7 +96,7 @@ class DefaultEmbedding(Embedding):
         ]
         if self.demand is not None:
             context.append(self.demand.of_snapshots(batch))
-        h0: Tensor = self.reading(batch, tau, backend) + self.context(torch.cat(context, dim=-1))
+        h0: Tensor = self.reading(batch, tau) + self.context(torch.cat(context, dim=-1))
         return h0
 
 
@@ -198,14 +198,12 @@ class Frigate(ForecastModel):
                 for parameter in mlp[-1].parameters():
                     nn.init.zeros_(parameter)
 
-    def forward(self, batch: Batch, *, weights: Sequence[RoadWeights] | None = None, kernels: str = "auto") -> Tensor:
-        return self.forecast_from(
-            batch, self.encode_snapshots(batch, weights=weights, kernels=kernels), kernels=kernels
-        )
+    def forward(self, batch: Batch, *, weights: Sequence[RoadWeights] | None = None) -> Tensor:
+        return self.forecast_from(batch, self.encode_snapshots(batch, weights=weights))
 
-    def forecast_at(self, batch: Batch, nodes: Tensor | slice, *, kernels: str = "auto") -> Tensor:
+    def forecast_at(self, batch: Batch, nodes: Tensor | slice) -> Tensor:
         """[B,H,n] at these nodes: the GNN runs on all nodes, the LSTMs only on these."""
-        return self.forecast_from(batch, self.encode_snapshots(batch, kernels=kernels), nodes, kernels=kernels)
+        return self.forecast_from(batch, self.encode_snapshots(batch), nodes)
 
     def road_weights(self, topology: Topology) -> RoadWeights:
         return RoadWeights(self._gates(topology), self.embedding.sensor_weights(topology))
@@ -214,13 +212,10 @@ class Frigate(ForecastModel):
         """tau [B,T,N], in the model's unit; 0 where there is no reading."""
         return self.scaled(batch.values).where(batch.observed, 0.0)
 
-    def encode_snapshots(
-        self, batch: Batch, *, weights: Sequence[RoadWeights] | None = None, kernels: str = "auto"
-    ) -> Tensor:
+    def encode_snapshots(self, batch: Batch, *, weights: Sequence[RoadWeights] | None = None) -> Tensor:
         """z [N,B,T,D]: the GNN on every snapshot, with shared weights and the snapshot's own topology."""
-        backend = self.backend(batch, kernels)
         near = None if weights is None else [w for each in weights if (w := each.sensor_weights) is not None]
-        h: Tensor = self.embedding(batch, self._readings(batch), backend, near)
+        h: Tensor = self.embedding(batch, self._readings(batch), near)
         if torch.is_autocast_enabled(h.device.type):
             h = h.to(torch.get_autocast_dtype(h.device.type))
         N, B, T, D = h.shape
@@ -230,7 +225,7 @@ class Frigate(ForecastModel):
             columns = batch.columns_of(i)
             gates = self._gates(topology) if weights is None else weights[i].gates
             part = h if columns is None else h[:, columns]
-            part = self.convolutions(part, gates, topology, backend)  # Alg. lines 3 and 4
+            part = self.convolutions(part, gates, topology)  # Alg. lines 3 and 4
             z = part if columns is None else z.index_copy(1, columns, part.to(z.dtype))
         return z.view(N, B, T, D)
 
@@ -239,19 +234,16 @@ class Frigate(ForecastModel):
         length = (topology.length_m / self.length_scale_m)[:, None] * self.length  # w_delta * delta
         return self.convolutions.gates(length, topology)
 
-    def forecast_from(
-        self, batch: Batch, encodings: Tensor, nodes: Tensor | slice = slice(None), *, kernels: str = "auto"
-    ) -> Tensor:
-        backend = self.backend(batch, kernels)
-        z = backend.take_nodes(encodings, nodes)
+    def forecast_from(self, batch: Batch, encodings: Tensor, nodes: Tensor | slice = slice(None)) -> Tensor:
+        z = ops.take_nodes(encodings, nodes)
         n, B, _, D = z.shape
         t = calendar(batch.time_past[:, -1])[:, : self.calendar_start].expand(n, B, -1)
         known = calendar(batch.time_future)[..., : self.calendar_future]
         s = self.start(torch.cat([t, z[:, :, 0]], dim=-1)).view(n * B, 2 * D).chunk(2, dim=-1)  # s_0, Alg. line 1
-        s = backend.encode(self.encoder, z, s)  # eq:lstm, Alg. line 5
+        s = ops.encode(self.encoder, z, s)  # eq:lstm, Alg. line 5
         m = self.prior(batch, self._readings(batch))[nodes].flatten(0, 1)  # Alg. line 7
         y = self.first(torch.cat([*s, m], dim=-1))  # y_0, Alg. line 8
-        y = backend.decode(self.decoder, self.readout, s, m, y, known)  # eq:decoder, y_k, Alg. lines 9 to 12
+        y = ops.decode(self.decoder, self.readout, s, m, y, known)  # eq:decoder, y_k, Alg. lines 9 to 12
         y = self.unscaled(y.view(n, B, batch.horizon).permute(1, 2, 0))  # Alg. lines 13 and 14
         if not self.corrects_demand:
             return y

@@ -153,11 +153,11 @@ def _ranges(first: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[NDArray[
     return first[of] + np.arange(len(of)) - (np.cumsum(each) - each)[of], of
 
 
-def in_parts(model: ForecastModel, batch: Batch, parts: Iterable[Part], *, kernels: str = "auto") -> Tensor:
+def in_parts(model: ForecastModel, batch: Batch, parts: Iterable[Part]) -> Tensor:
     """[B,H,N] in the user's unit; 0 at nodes outside every part's core."""
     result = batch.values.new_zeros(batch.num_windows, batch.horizon, batch.num_nodes)
     for part in parts:
-        result[:, :, part.core] = model.forecast_at(part.of(batch), slice(len(part.core)), kernels=kernels)
+        result[:, :, part.core] = model.forecast_at(part.of(batch), slice(len(part.core)))
     return result
 
 

@@ -45,8 +45,6 @@ class Predictor:
         result up to rounding. Default: 4 on a CPU, most of the free memory on a GPU.
     parts : sequence of Part
         Parts to use instead of blocks. Nodes outside every part's core are forecast as 0.
-    kernels : "auto" or "reference"
-        The fastest for the device, or the equations in plain torch operations, for comparison.
     """
 
     def __init__(
@@ -58,14 +56,12 @@ class Predictor:
         quantity: str = "",
         memory_gb: float | None = None,
         parts: Sequence[Part] = (),
-        kernels: str = "auto",
     ) -> None:
         self.model = copy.deepcopy(model).to(device).eval()
         self._demand_alone = self.model.is_demand_alone  # then the network need not run
         self.network = network
         self.device = device
         self.parts = parts
-        self.kernels = kernels
         self.limit = memory_limit(memory_gb, device)
         self.least = 0.0 if quantity == "count" else -torch.inf
 
@@ -84,10 +80,10 @@ class Predictor:
             if self._demand_alone and batch.demand is not None:
                 made = batch.demand if nodes is None else batch.demand[..., nodes]
             elif self.parts:
-                made = in_parts(self.model, batch, self.parts, kernels=self.kernels)
+                made = in_parts(self.model, batch, self.parts)
                 made = made if nodes is None else made[..., nodes]
             elif nodes is not None:
-                made = self.model.forecast_at(batch, nodes, kernels=self.kernels)
+                made = self.model.forecast_at(batch, nodes)
             else:
                 made = self._within_memory(batch, must_fit)
             return made.clamp(min=self.least)
@@ -98,9 +94,9 @@ class Predictor:
         edges = max(topology.num_edges for topology in batch.topologies)
         needed = self._bytes(batch, batch.num_nodes, edges)
         if reach is None or needed <= self.limit:
-            forecast: Tensor = self.model(batch, kernels=self.kernels)
+            forecast: Tensor = self.model(batch)
             return forecast
-        return in_parts(self.model, batch, self._blocks(batch, reach, needed, must_fit), kernels=self.kernels)
+        return in_parts(self.model, batch, self._blocks(batch, reach, needed, must_fit))
 
     def _blocks(self, batch: Batch, reach: Reach, needed: int, must_fit: bool) -> Iterator[Part]:
         """The network, `needed` bytes in all, in blocks; those that do not fit are halved, down to MIN_BLOCK nodes."""

@@ -41,7 +41,7 @@ class _Flat:
 
 
 def measured_intervals(
-    run: RunOnCity, device: torch.device | str = "cpu", *, progress: Progress | None = None, kernels: str = "auto"
+    run: RunOnCity, device: torch.device | str = "cpu", *, progress: Progress | None = None
 ) -> Intervals | None:
     """The intervals of a trained run; None if there are too few readings to measure them on."""
     task = run.settings.task
@@ -57,7 +57,6 @@ def measured_intervals(
         torch.device(device),
         quantity=run.city.stream.quantity,
         memory_gb=run.settings.train.memory_gb,
-        kernels=kernels,
     )
     left_out: list[_Flat] = []
     read: list[_Flat] = []

@@ -60,7 +60,6 @@ def train(
     on_fold: Progress | None = None,
     progress: bool = False,
     build: Build = build_model,
-    kernels: str = "auto",
 ) -> Run:
     """Train a model on a city.
 
@@ -93,8 +92,6 @@ def train(
         Print a line after every epoch, and the time left if epochs are slow. Ignored if `on_step` is given.
     build : callable
         Builds a custom model from settings and scaling; pass it to `load_run` as well.
-    kernels : "auto" or "reference"
-        The fastest for the device, or the equations in plain torch operations, for comparison.
 
     Returns
     -------
@@ -125,7 +122,7 @@ def train(
         if group.size > 1:
             group.require_same(_must_be_the_same(run_on_city, device))
         windows = group.agree(partial(training_windows, run_on_city, device))
-        trainer = group.agree(lambda: Trainer(run_on_city, windows, group=group, kernels=kernels))
+        trainer = group.agree(lambda: Trainer(run_on_city, windows, group=group))
         if saved is not None:
             trainer.restore(*saved)
         if progress and on_step is None:
@@ -133,11 +130,11 @@ def train(
             on_fold = plain_progress("Measuring intervals", print_line)
         trained = trainer.fit(on_step)
         on_city = replace(run_on_city, run=trained)
-        measured = group.agree(lambda: _intervals(on_city, device, on_fold, kernels) if group.leads else None)
+        measured = group.agree(lambda: _intervals(on_city, device, on_fold) if group.leads else None)
         return replace(trained, intervals=group.gather(measured)[0])
 
 
-def _intervals(run: RunOnCity, device: torch.device, on_fold: Progress | None, kernels: str) -> Intervals | None:
+def _intervals(run: RunOnCity, device: torch.device, on_fold: Progress | None) -> Intervals | None:
     """The intervals of a trained run, measured unless they are known; written to the run's folder.
 
     None if training has not finished or has learned nothing that can be used, and after Ctrl-C.
@@ -145,7 +142,7 @@ def _intervals(run: RunOnCity, device: torch.device, on_fold: Progress | None, k
     if run.run.intervals is not None or not run.progress.finished or not math.isfinite(run.progress.best_mae):
         return run.run.intervals
     try:
-        intervals = measured_intervals(run, device, progress=on_fold, kernels=kernels)
+        intervals = measured_intervals(run, device, progress=on_fold)
     except (KeyboardInterrupt, NotFittedError):
         return None
     if intervals is not None and run.run.folder is not None:

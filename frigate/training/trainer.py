@@ -68,9 +68,8 @@ OnStep = Callable[[StepReport], None]
 class Trainer:
     """The training state: model, optimiser, best weights, progress."""
 
-    def __init__(self, run: RunOnCity, windows: Windows, *, group: Group = ALONE, kernels: str = "auto") -> None:
+    def __init__(self, run: RunOnCity, windows: Windows, *, group: Group = ALONE) -> None:
         self.run = run
-        self.kernels = kernels
         self.group = group
         self.stopping = False
         self.windows = windows
@@ -327,7 +326,7 @@ class Trainer:
         whole = batch.num_windows == self.settings.batch_size <= self.micro_batch and not self.parts
         whole &= batch.holds is None
         single = len(batch.topologies) == 1 and (self.recorded is None or batch.topologies[0] is self.recorded.topology)
-        return whole and single and self.model.can_record(self.device, self.kernels)
+        return whole and single and self.model.can_record(self.device)
 
     def _cells(self, batch: Batch, weight: Tensor) -> Tensor:
         """The total weight of the step's targets, over all processes."""
@@ -338,7 +337,7 @@ class Trainer:
         """The weighted sum of absolute errors in the model's unit."""
         at = slice(weight.shape[1]) if self.parts else self.targets_at  # a part's core nodes come first
         with autocast(self.device):
-            forecast = self.model.forecast_at(batch, at, kernels=self.kernels)
+            forecast = self.model.forecast_at(batch, at)
         assert batch.target is not None and batch.target_observed is not None
         weight = batch.target_observed[..., at] * weight[:, None, at]
         return absolute_error(forecast, batch.target[..., at], weight, self.run.scaling.value_scale)
@@ -350,7 +349,7 @@ class Trainer:
         """
         trusts = TRUSTS if self.averaged.corrects_demand else (1.0,)
         self.averaged.trust_correction(1.0)
-        predict = Predictor(self.averaged, self.run.city.network, self.device, parts=self.parts, kernels=self.kernels)
+        predict = Predictor(self.averaged, self.run.city.network, self.device, parts=self.parts)
         errors = [0.0] * len(trusts)
         cells = 0.0
         share = self.validate_at[self.group.share]

@@ -123,11 +123,10 @@ def test_padding_is_missing_readings_of_no_time() -> None:
     topology_of[:, :-4] = short.topology_of[:, :1]
     with torch.inference_mode():
         x = model.read(full)
-        backend = model.backend(full, "auto")
         x[:, :, :-4] = 0
-        empty = model.forecast(x, replace(full, topology_of=topology_of), backend)
-        assert_same(empty, model.forecast(model.read(short), short, backend))
-        assert not torch.allclose(empty, model.forecast(model.read(full), full, backend), rtol=1e-4, atol=1e-4)
+        empty = model.forecast(x, replace(full, topology_of=topology_of))
+        assert_same(empty, model.forecast(model.read(short), short))
+        assert not torch.allclose(empty, model.forecast(model.read(full), full), rtol=1e-4, atol=1e-4)
 
 
 def test_snapshots_before_the_receptive_field_cannot_matter() -> None:

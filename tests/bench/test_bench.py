@@ -27,6 +27,7 @@ from frigate.config import PRESETS, ModelSettings, Task, change, preset
 from frigate.errors import FrigateError, SettingsError
 from frigate.nn.batch import Batch
 from frigate.nn.model import Frigate
+from frigate.nn.ops import use_kernels
 from frigate.roads.positions import choose_anchors, distances_m
 from frigate.training.run import RunOnCity
 from tests.support.command_line import assert_refused, frigate
@@ -68,7 +69,8 @@ def agree(name: str) -> str:
     run, ours, batch = small(name)
     theirs, way = plain_copy(ours)
     made = ours(batch)
-    other = theirs(batch, kernels="reference")
+    with use_kernels("reference"):
+        other = theirs(batch)
     assert _require_same("both", other.detach(), made.detach(), run) < 1e-5
     pairs = list(zip(gradients(ours, made), gradients(theirs, other), strict=True))
     assert len(pairs) > 20
@@ -93,12 +95,12 @@ def test_message_passing_computes_the_same(name: str) -> None:
 def test_ways_that_differ_are_not_timed() -> None:
     run, ours, batch = small("paper")
     theirs, _ = plain_copy(ours)
-    with torch.no_grad():
+    with torch.no_grad(), use_kernels("reference"):
         made = ours(batch)
         layer = theirs.get_submodule("convolutions.3").named_parameters()
         next(weight for name, weight in layer if name.endswith("linear.weight")).mul_(1.1)  # one of ten, a tenth off
         with raises(FrigateError, "differ"):
-            _require_same("the two", theirs(batch, kernels="reference"), made, run)
+            _require_same("the two", theirs(batch), made, run)
         with raises(FrigateError, "differ", "nan"):
             _require_same("the two", made * torch.nan, made, run)
 

@@ -21,7 +21,7 @@ from frigate.demand.tables import DemandTables
 from frigate.nn.batch import Batch
 from frigate.nn.device import autocast
 from frigate.nn.forecast_model import ForecastModel
-from frigate.nn.ops import describe_kernels
+from frigate.nn.ops import describe_kernels, use_kernels
 from frigate.nn.ops.cuda.demand_kernels import follow
 from frigate.nn.windows import Windows
 from frigate.training.run import RunOnCity
@@ -108,8 +108,8 @@ def forecast_and_gradients(model: ForecastModel, batch: Batch, kernels: str) -> 
     for module in model.modules():
         if isinstance(module, nn.RNNBase):
             module.train()  # or cuDNN keeps nothing for backward; they have no dropout
-    with autocast(batch.values.device):
-        forecast = model(batch, kernels=kernels)
+    with autocast(batch.values.device), use_kernels(kernels):
+        forecast = model(batch)
     above = torch.randn(forecast.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     (forecast * above.to(forecast)).sum().backward()
     grads = [p.grad.flatten() for p in model.parameters() if p.grad is not None]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from frigate.nn.ops import use_kernels
 from tests.support.towns import build_model, random_town
 
 SHARE = 0.25
@@ -29,7 +30,8 @@ def test_each_kind_drops_its_share_and_keeps_the_mean(where: str) -> None:
         place.register_forward_hook(lambda module, inputs, made: found.append((inputs[0], made)))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model(town.batch(list(range(4, 24))), kernels="reference")
+        with use_kernels("reference"):
+            model(town.batch(list(range(4, 24))))
     assert len(found) >= len(places)
     for before, after in found:
         some = before != 0

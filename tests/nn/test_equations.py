@@ -17,7 +17,7 @@ import torch
 from frigate.nn import layers, model, moments
 from frigate.nn.batch import Batch
 from frigate.nn.model import Frigate, absolute_error
-from frigate.nn.ops import KERNELS
+from frigate.nn.ops import KERNELS, use_kernels
 from frigate.nn.ops.cuda import CudaBackend
 from frigate.training.train import train
 from tests.support.towns import build_model, make_town, random_network, random_stream, small_settings, windows_on
@@ -92,22 +92,21 @@ def test_every_equation_has_a_label() -> None:
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_every_labelled_line_runs_in_a_forward_pass(kernels: str) -> None:
     net, batch = small_model("cpu")
-    assert missing(lines_run(lambda: net(batch, kernels=kernels)), training=False) == {}
+    with use_kernels(kernels):
+        assert missing(lines_run(lambda: net(batch)), training=False) == {}
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_every_labelled_line_runs_in_training(kernels: str) -> None:
     settings = tiny("paper", epochs=1, steps_per_epoch=1)
     city = town()
-    assert (
-        missing(lines_run(lambda: train(city, settings=settings, device="cpu", kernels=kernels)), training=True) == {}
-    )
+    with use_kernels(kernels):
+        assert missing(lines_run(lambda: train(city, settings=settings, device="cpu")), training=True) == {}
 
 
 def test_every_labelled_line_runs_on_a_gpu(device: str) -> None:
     """Or under Triton's interpreter: forward, loss and gradients."""
     net, batch = small_model(device)
-    net.backend = lambda batch, kernels: CudaBackend(matrix_units=True, state_on_chip=True)
 
     def step() -> None:
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
@@ -115,7 +114,8 @@ def test_every_labelled_line_runs_on_a_gpu(device: str) -> None:
         assert batch.target is not None
         absolute_error(forecast, batch.target, torch.ones_like(forecast), 1.0).backward()
 
-    assert missing(lines_run(step), training=True) == {}
+    with use_kernels(CudaBackend(matrix_units=True, state_on_chip=True)):
+        assert missing(lines_run(step), training=True) == {}
     assert all(weight.grad is not None for weight in net.parameters())
 
 

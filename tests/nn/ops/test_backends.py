@@ -5,7 +5,9 @@ Without a GPU Triton interprets the kernels.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from frigate.errors import SettingsError
-from frigate.nn.ops import CPU, REFERENCE, Backend, choose_backend, describe_kernels
+from frigate.nn import ops
+from frigate.nn.ops import (
+    CPU,
+    REFERENCE,
+    Backend,
+    choose_backend,
+    describe_kernels,
+    records_cuda_graphs,
+    use_kernels,
+)
 from frigate.nn.ops.cuda import CudaBackend
 from frigate.nn.ops.sparse import SparseMatrix
 from tests.support.errors import raises
@@ -27,12 +38,46 @@ def test_device_type_and_choice_decide() -> None:
     cpu = torch.device("cpu")
     meta = torch.device("meta")
     assert choose_backend(cpu, torch.float32, 64) is choose_backend(cpu, torch.float64, 7) is CPU
-    assert choose_backend(cpu, torch.float32, 64, "reference") is REFERENCE
     assert choose_backend(cpu, torch.bfloat16, 64) is choose_backend(meta, torch.float32, 64) is REFERENCE
-    assert choose_backend(torch.device("cuda"), torch.bfloat16, 64, "reference") is REFERENCE
-    assert describe_kernels(cpu) == "CPU kernels" and describe_kernels(cpu, "reference") == "plain torch operations"
-    with raises(SettingsError, "kernels", "auto or reference"):
-        choose_backend(cpu, torch.float32, 64, "fast")
+    assert describe_kernels(cpu) == "CPU kernels"
+    with use_kernels("reference"):
+        assert choose_backend(cpu, torch.float32, 64) is REFERENCE
+        assert choose_backend(torch.device("cuda"), torch.bfloat16, 64) is REFERENCE
+        assert describe_kernels(cpu) == "plain torch operations"
+        with use_kernels("auto"):
+            assert choose_backend(cpu, torch.float32, 64) is CPU
+        with use_kernels(BACKENDS["triton"]):
+            assert choose_backend(cpu, torch.float32, 64) is BACKENDS["triton"] and records_cuda_graphs(cpu)
+    assert choose_backend(cpu, torch.float32, 64) is CPU and not records_cuda_graphs(cpu)
+    with raises(SettingsError, "kernels", "auto or reference"), use_kernels("fast"):
+        pass
+    assert choose_backend(cpu, torch.float32, 64) is CPU
+
+
+def test_every_operation_is_computed_by_the_kernels_in_use() -> None:
+    """Each operation of a backend has its function, which asks this backend and passes on all that it is given."""
+    used = []
+
+    class Spy(Backend):
+        def __getattribute__(self, name: str) -> Any:
+            used.append(name)
+            return lambda *given: given
+
+    operations = [name for name, each in vars(Backend).items() if callable(each)]
+    assert len(operations) == 7
+    x = torch.zeros(2, 2)
+    lstm = nn.LSTM(2, 2)
+    for name in operations:
+        function = getattr(ops, name)
+        given: tuple[Any, ...] = tuple(
+            lstm if each == "lstm" else (x, x) if each == "state" else x
+            for each in inspect.signature(function).parameters
+            if each not in ("beside", "biases")
+        )
+        given += ((x,),) if name == "gated_layers" else (x, x) if name == "embed" else ()
+        with use_kernels(Spy()):
+            assert function(*given) == given
+    assert used == operations
 
 
 def gradients(function: Callable[..., Tensor], inputs: list[Tensor], above: Tensor, device: str) -> list[Tensor]:

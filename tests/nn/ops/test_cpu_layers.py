@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from frigate.nn.ops import REFERENCE, choose_backend
+from frigate.nn.ops import REFERENCE, choose_backend, use_kernels
 from frigate.nn.ops.cpu import layers
 from frigate.nn.ops.cpu.layers import BLOCK_ROWS, gated_layers
 from frigate.nn.topology import Topology
@@ -248,7 +248,8 @@ def test_a_model_has_the_gradients_of_the_reference(preset: str, topologies: int
     batch = in_float64(town.batch([14, 15, 16, 17]))
 
     def gradients(kernels: str) -> list[Tensor]:
-        forecast = model(batch, kernels=kernels)
+        with use_kernels(kernels):
+            forecast = model(batch)
         upstream = torch.randn(forecast.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         return [forecast.detach(), *torch.autograd.grad((forecast * upstream).sum(), list(model.parameters()))]
 

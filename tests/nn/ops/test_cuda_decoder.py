@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from frigate.nn.batch import Batch
 from frigate.nn.calendar import calendar
 from frigate.nn.model import MLP, Frigate
-from frigate.nn.ops import CPU, REFERENCE, Backend
+from frigate.nn.ops import CPU, REFERENCE, Backend, use_kernels
 from frigate.nn.ops.cuda import CudaBackend, decoder_fits, encoder_fits, suits_matrix_units
 from tests.support.kernels import seeded
 from tests.support.towns import (
@@ -231,8 +231,8 @@ def small_model(name: str, width: int, *, device: str = "cpu") -> tuple[Frigate,
 def forecast_and_gradients(model: Frigate, batch: Batch, z: Tensor, backend: Backend) -> dict[str, Tensor]:
     """From the encodings of the snapshots; of a random linear function of the forecast."""
     z = z.detach().requires_grad_()
-    model.backend = lambda batch, kernels: backend
-    forecast = model.forecast_from(batch, z)
+    with use_kernels(backend):
+        forecast = model.forecast_from(batch, z)
     before = ("length", "embedding", "convolutions")  # what made z
     leaves = {"z": z} | {name: p for name, p in model.named_parameters() if not name.startswith(before)}
     (up,) = seeded(2, forecast.shape, device=str(z.device))
@@ -255,7 +255,8 @@ def test_model(name: str, width: int, kind: torch.dtype, device: str) -> None:
     with torch.no_grad():
         for mlp in (model.first, model.readout) if kind == torch.bfloat16 else ():
             mlp.get_parameter("0.bias").copy_(torch.tensor([20.0, -20.0, 20.0, -20.0, 20.0]))
-        z = model.encode_snapshots(batch, kernels="reference").to(kind)
+        with use_kernels("reference"):
+            z = model.encode_snapshots(batch).to(kind)
     exact = copy.deepcopy(model).double()
     expected = forecast_and_gradients(exact, in_float64(batch), z.double(), REFERENCE)
     found = forecast_and_gradients(model, batch, z, CudaBackend(matrix_units=True, state_on_chip=True))
