@@ -114,14 +114,14 @@ def window(topology: Topology, sensors: NDArray[np.bool_]) -> Batch:
     target = torch.from_numpy(rng.poisson(4.0, (1, HORIZON, N)).astype(np.float32))
     values = torch.from_numpy(rng.poisson(4.0, (1, PAST, N)).astype(np.float32)) * observed
     return Batch(
-        values,
-        observed,
-        known[:, :PAST],
-        known[:, PAST:],
-        (topology,),
-        torch.zeros(1, PAST, dtype=torch.long),
-        target,
-        torch.from_numpy(np.tile(sensors, (HORIZON, 1)))[None],
+        values=values,
+        observed=observed,
+        time_past=known[:, :PAST],
+        time_future=known[:, PAST:],
+        topologies=(topology,),
+        topology_of=torch.zeros(1, PAST, dtype=torch.long),
+        target=target,
+        target_observed=torch.from_numpy(np.tile(sensors, (HORIZON, 1)))[None],
     )
 
 

@@ -13,8 +13,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from datetime import datetime
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,11 +33,11 @@ from frigate.demand.tables import DEMAND_NODE
 from frigate.errors import CheckpointError, FrigateError, MissingExtraError, SettingsError
 from frigate.forecasting.forecast import ask
 from frigate.forecasting.forecaster import Request
-from frigate.nn.batch import Batch
+from frigate.nn.batch import BATCH_SHAPES, Batch
 from frigate.nn.forecast_model import ForecastModel
 from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import NEAR_SENSORS
-from frigate.nn.topology import Topology, make_topology
+from frigate.nn.topology import TOPOLOGY_SHAPES, Topology, make_topology
 from frigate.reading.files import replacing_file
 from frigate.roads.features import FEATURE_WIDTH
 from frigate.training.run import Run
@@ -44,26 +45,11 @@ from frigate.training.run import Run
 OUTPUT = "forecast"  # [H,N]
 YEAR_S = 365 * DAY_S
 OPEN = {"N": "nodes", "E": "roads", "P": "pairs"}  # dynamic sizes, and their names in the file
-SHAPES = {  # every input, in order. From `positions` on, only those that the model reads
-    "values": "TN",
-    "observed": "TN",
-    "time_past": "TC",
-    "time_future": "HC",
-    "senders": "E",
-    "receivers": "E",
-    "length_m": "E",
-    "neighbour_of": "P",
-    "neighbour": "P",
-    "positions": "NK",
-    "road_features": "NR",
-    "near_sensor": "NM",
-    "near_distance_m": "NM",
-    "usual_past": "TN",
-    "demand": "HN",
-    "demand_node": "ND",
-}
-WINDOW = tuple(SHAPES)[:4]  # readings and calendar
-DEMAND = tuple(SHAPES)[-3:]  # demand; the inputs in between describe the network
+WINDOW = {name: shape.letters[1:] for name, shape in BATCH_SHAPES.items() if shape.read}  # one window: without B
+DEMAND = tuple(field.name for field in fields(Batch) if field.name in WINDOW and field.default is None)
+ROADS = {name: shape.letters for name, shape in TOPOLOGY_SHAPES.items() if shape.read}
+# Every input with its shape, in order. A program has those that its model reads.
+SHAPES = {name: WINDOW[name] for name in WINDOW if name not in DEMAND} | ROADS | {name: WINDOW[name] for name in DEMAND}
 TOLERANCE = 1e-5  # relative to the largest forecast or the readings' spread, whichever is larger; rounding is some 1e-7
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
@@ -183,50 +169,28 @@ class PlainForecast(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(
-        self,
-        values: Tensor,
-        observed: Tensor,
-        time_past: Tensor,
-        time_future: Tensor,
-        senders: Tensor,
-        receivers: Tensor,
-        length_m: Tensor,
-        neighbour_of: Tensor,
-        neighbour: Tensor,
-        positions: Tensor | None = None,
-        road_features: Tensor | None = None,
-        near_sensor: Tensor | None = None,
-        near_distance_m: Tensor | None = None,
-        usual_past: Tensor | None = None,
-        demand: Tensor | None = None,
-        demand_node: Tensor | None = None,
-    ) -> Tensor:
-        T, N = values.shape
-        none = values.new_zeros(N, 0)
-        unread = senders[:0]  # the reference backend does not read the CSR indices
+    def forward(self, **inputs: Tensor) -> Tensor:
+        none = inputs["values"].new_zeros(inputs["values"].shape[1], 0)
+        unread = inputs["senders"][:0]  # the reference backend does not read the CSR indices
         topology = Topology(
-            senders=senders,
-            receivers=receivers,
-            length_m=length_m,
-            positions=none if positions is None else positions,
-            road_features=none if road_features is None else road_features,
-            presence=observed[0],  # only its length is read
+            **{name: inputs.get(name, none) for name in ROADS},
+            presence=inputs["observed"][0],  # only its length is read
             out_start=unread,
             in_start=unread,
             in_order=unread,
             visit_order=unread,
-            neighbour_of=neighbour_of,
-            neighbour=neighbour,
-            near_sensor=none.long() if near_sensor is None else near_sensor,
-            near_distance_m=none if near_distance_m is None else near_distance_m,
         )
-        window = (values, observed, time_past, time_future)
-        batch = Batch.of_window(*window, (topology,), torch.zeros(T, dtype=torch.int64))
-        if usual_past is not None and demand is not None and demand_node is not None:
-            batch = replace(batch, usual_past=usual_past[None], demand=demand[None], demand_node=demand_node[None])
+        batch = Batch.of_window({name: inputs[name] for name in WINDOW if name in inputs}, topology)
         made: Tensor = self.model(batch)[0]
         return made
+
+    # The names of a program's inputs are those of the function that is exported.
+    forward.__signature__ = Signature(  # type: ignore[attr-defined]
+        [
+            Parameter("self", Parameter.POSITIONAL_OR_KEYWORD),
+            *(Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in SHAPES),
+        ]
+    )
 
 
 def _plain(run: Run) -> PlainForecast:
@@ -397,30 +361,20 @@ def _arrays(run: Run, request: Request, topology: Topology) -> Inputs:
     names = _names(run)
     batch = request.batch
     row = 0 if batch.holds is None else int(batch.holds[:, 0].nonzero()[0])
-    arrays = {name: getattr(batch, name)[row] for name in names if name in WINDOW + DEMAND}
-    arrays |= {name: getattr(topology, name) for name in names if name not in arrays}
-    return {name: _typed(arrays[name].numpy()) for name in names}
+    tensors = {name: getattr(batch, name)[row] if name in WINDOW else getattr(topology, name) for name in names}
+    return {name: _typed(tensor.numpy()) for name, tensor in tensors.items()}
 
 
 def _by_model(run: Run, arrays: Inputs) -> NDArray[np.float32]:
     """[H,N] from the model itself, with its normal backend."""
     N = arrays["values"].shape[1]
     nowhere = np.zeros(N)
-    none = np.zeros((N, 0), np.float32)
     network = RoadNetwork(
         np.arange(N), nowhere, nowhere, Edges.of(arrays["senders"], arrays["receivers"], arrays["length_m"])
     )
-    topology = make_topology(
-        network,
-        positions=arrays.get("positions", none),
-        road_features=arrays.get("road_features", none),
-        near_sensor=arrays.get("near_sensor", none.astype(np.int64)),
-        near_distance_m=arrays.get("near_distance_m", none),
-    )
-    values, observed, past, future = (torch.from_numpy(arrays[name]) for name in WINDOW)
-    batch = Batch.of_window(values, observed, past, future, (topology,), torch.zeros(len(values), dtype=torch.int64))
-    known: dict[str, Any] = {name: torch.from_numpy(arrays[name])[None] for name in DEMAND if name in arrays}
-    batch = replace(batch, **known)
+    of_nodes = [name for name, letters in ROADS.items() if letters.startswith("N")]
+    topology = make_topology(network, **{name: arrays.get(name, np.zeros((N, 0), np.float32)) for name in of_nodes})
+    batch = Batch.of_window(_tensors({name: arrays[name] for name in WINDOW if name in arrays}), topology)
     return np.asarray(Predictor(run.model, network, torch.device("cpu"))(batch)[0].numpy())  # not clamped
 
 

@@ -6,29 +6,18 @@ The moments and the kernel mean of the visible sensors are *not* here: the model
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from frigate.calendar import WALL_CLOCK
+from frigate.demand.tables import DEMAND_NODE
 from frigate.errors import CityError
+from frigate.nn.shapes import Shape, shapes_in
 from frigate.nn.topology import Topology
-
-BATCH_TENSORS = (
-    "values",
-    "observed",
-    "time_past",
-    "time_future",
-    "target",
-    "target_observed",
-    "usual_past",
-    "demand",
-    "demand_node",
-    "holds",
-)
 
 
 @dataclass(frozen=True)
@@ -39,45 +28,41 @@ class Batch:
     `holds` says for which steps; `join` puts their forecasts together.
     """
 
-    values: Tensor  # [B,T,N] 0 where not observed
-    observed: Tensor  # [B,T,N] bool
-    time_past: Tensor  # [B,T,3] local time at the start of each snapshot, as `frigate.calendar.WALL_CLOCK`
-    time_future: Tensor  # [B,H,3]
+    values: Annotated[Tensor, Shape("BTN")]  # 0 where not observed
+    observed: Annotated[Tensor, Shape("BTN")]  # bool
+    time_past: Annotated[Tensor, Shape("BTC")]  # local time at a snapshot's start, as `frigate.calendar.WALL_CLOCK`
+    time_future: Annotated[Tensor, Shape("BHC")]
     topologies: tuple[Topology, ...]  # the distinct ones
-    topology_of: Tensor  # [B,T] index into topologies, always on the CPU
-    target: Tensor | None = None  # [B,H,N] training and scoring only
-    target_observed: Tensor | None = None  # [B,H,N] bool; nothing where `holds` is False
-    usual_past: Tensor | None = None  # [B,T,N] usual flow according to demand; None without demand
-    demand: Tensor | None = None  # [B,H,N] flow forecast by demand
-    demand_node: Tensor | None = None  # [B,N,4] the columns of `frigate.demand.tables.DEMAND_NODE`
-    window_of: Tensor | None = None  # [B] which of the windows asked for; None: each is there once
-    holds: Tensor | None = None  # [B,H] bool
+    topology_of: Annotated[Tensor, Shape("BT", read=False, on_device=False)]  # index into topologies
+    usual_past: Annotated[Tensor | None, Shape("BTN")] = None  # usual flow according to demand; None without demand
+    demand: Annotated[Tensor | None, Shape("BHN")] = None  # flow forecast by demand
+    demand_node: Annotated[Tensor | None, Shape("BND")] = None  # the columns of `frigate.demand.tables.DEMAND_NODE`
+    target: Annotated[Tensor | None, Shape("BHN", read=False)] = None  # training and scoring only
+    target_observed: Annotated[Tensor | None, Shape("BHN", read=False)] = None  # bool; nothing where `holds` is False
+    window_of: Annotated[Tensor | None, Shape("B", read=False, on_device=False)] = None  # None: each is there once
+    holds: Annotated[Tensor | None, Shape("BH", read=False)] = None  # bool
 
     def __post_init__(self) -> None:
         B, T, N = self.values.shape
-        if self.observed.shape != (B, T, N) or self.observed.dtype != torch.bool:
-            raise CityError(f"observed must be bool {(B, T, N)}, is {self.observed.dtype} {tuple(self.observed.shape)}")
-        W = len(WALL_CLOCK)
-        if self.time_past.shape != (B, T, W) or self.time_future.shape != (B, self.horizon, W):
-            raise CityError(f"time_past and time_future must be of {B} windows of {T} snapshots")
-        if self.topology_of.shape != (B, T):
-            raise CityError(f"topology_of must be {(B, T)}, is {tuple(self.topology_of.shape)}")
+        sizes = {"B": B, "T": T, "N": N, "H": self.horizon, "C": len(WALL_CLOCK), "D": len(DEMAND_NODE)}
+        for name, shape in BATCH_SHAPES.items():
+            tensor = getattr(self, name)
+            if tensor is None or not (shape.read or shape.letters == "BT"):  # targets may be of fewer nodes
+                continue
+            wanted = tuple(sizes[letter] for letter in shape.letters)
+            if tuple(tensor.shape) != wanted:
+                raise CityError(f"{name} must be [{','.join(shape.letters)}] {wanted}, is {tuple(tensor.shape)}")
+        if self.observed.dtype != torch.bool:
+            raise CityError(f"observed must be bool, is {self.observed.dtype}")
         if any(topology.num_nodes != N for topology in self.topologies):
             raise CityError(f"every topology of a batch must have its {N} nodes")
 
     @classmethod
-    def of_window(
-        cls,
-        values: Tensor,
-        observed: Tensor,
-        time_past: Tensor,
-        time_future: Tensor,
-        topologies: tuple[Topology, ...],
-        topology_of: Tensor,
-    ) -> Batch:
-        """A batch of one window, from unbatched tensors: [T,N], [T,N], [T,3], [H,3] and [T]."""
-        window = (values[None], observed[None], time_past[None], time_future[None])
-        return cls(*window, topologies, topology_of[None])
+    def of_window(cls, tensors: Mapping[str, Tensor], topology: Topology) -> Batch:
+        """A batch of one window on one network, from its tensors by name, without B."""
+        window: dict[str, Any] = {name: tensor[None] for name, tensor in tensors.items()}
+        T = len(tensors["values"])
+        return cls(**window, topologies=(topology,), topology_of=torch.zeros(1, T, dtype=torch.int64))
 
     @property
     def num_windows(self) -> int:
@@ -113,22 +98,21 @@ class Batch:
 
     def last(self, snapshots: int) -> Batch:
         """The batch with only the last past snapshots."""
-        return replace(
-            self,
-            values=self.values[:, -snapshots:],
-            observed=self.observed[:, -snapshots:],
-            time_past=self.time_past[:, -snapshots:],
-            topology_of=self.topology_of[:, -snapshots:],
-            usual_past=None if self.usual_past is None else self.usual_past[:, -snapshots:],
-        )
+        return replace(self, **self.only("T", slice(-snapshots, None)))
+
+    def only(self, letter: str, index: slice | Tensor) -> dict[str, Any]:
+        """The tensors that have this dimension, with only some of it: for `replace`."""
+        found = {}
+        for name, shape in BATCH_SHAPES.items():
+            tensor = getattr(self, name)
+            if tensor is not None and letter in shape.letters:
+                found[name] = tensor[(slice(None),) * shape.letters.index(letter) + (index,)]
+        return found
 
     def split(self, size: int) -> Iterator[Batch]:
         """Split into batches of at most `size` windows."""
         for first in range(0, self.num_windows, size):
-            part = slice(first, first + size)
-            tensors: dict[str, Any] = {name: tensor[part] for name, tensor in self._named_tensors().items()}
-            window_of = None if self.window_of is None else self.window_of[part]
-            yield replace(self, topology_of=self.topology_of[part], window_of=window_of, **tensors)
+            yield replace(self, **self.only("B", slice(first, first + size)))
 
     def join(self, forecast: Tensor) -> Tensor:
         """[B',H,N] of the windows asked for, from a forecast [B,H,N] of this batch: each step on the roads it has."""
@@ -138,5 +122,8 @@ class Batch:
         return joined.index_add_(0, self.window_of.to(forecast.device), forecast.where(self.holds[:, :, None], 0))
 
     def _named_tensors(self) -> dict[str, Tensor]:
-        found = {name: getattr(self, name) for name in BATCH_TENSORS}
+        found = {name: getattr(self, name) for name, shape in BATCH_SHAPES.items() if shape.on_device}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+BATCH_SHAPES = shapes_in(Batch)

@@ -45,17 +45,11 @@ class Part:
     def of(self, batch: Batch) -> Batch:
         """The batch restricted to this part: readings of its nodes, targets of its core nodes."""
         which = [next(i for i, t in enumerate(self.cut_from) if t is topology) for topology in batch.topologies]
-        return replace(
-            batch,
-            values=batch.values[:, :, self.nodes],
-            observed=batch.observed[:, :, self.nodes],
-            topologies=tuple(self.topologies[i] for i in which),
-            target=None if batch.target is None else batch.target[:, :, self.core],
-            target_observed=None if batch.target_observed is None else batch.target_observed[:, :, self.core],
-            usual_past=None if batch.usual_past is None else batch.usual_past[:, :, self.nodes],
-            demand=None if batch.demand is None else batch.demand[:, :, self.nodes],
-            demand_node=None if batch.demand_node is None else batch.demand_node[:, self.nodes],
-        )
+        changed = batch.only("N", self.nodes)
+        changed["topologies"] = tuple(self.topologies[i] for i in which)
+        for name in {"target", "target_observed"} & changed.keys():
+            changed[name] = getattr(batch, name)[:, :, self.core]
+        return replace(batch, **changed)
 
 
 def cut_parts(topologies: Sequence[Topology], areas: Iterable[NDArray[np.int64]], reach: Reach) -> Iterator[Part]:

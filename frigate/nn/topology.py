@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
 from frigate.city.network import RoadNetwork
+from frigate.nn.shapes import Shape, shapes_in
 
 
 @dataclass(frozen=True)
@@ -21,20 +23,20 @@ class Topology:
     Two CSR indices: row v of the outgoing one lists the roads v -> u, row v of the incoming one the roads u -> v.
     """
 
-    senders: Tensor  # [E]
-    receivers: Tensor  # [E]
-    length_m: Tensor  # [E]
-    positions: Tensor  # [N,K] in [0, 1]; 0 is infinitely far
-    road_features: Tensor  # [N,R] standardised
-    presence: Tensor  # [N] bool
+    senders: Annotated[Tensor, Shape("E")]
+    receivers: Annotated[Tensor, Shape("E")]
+    length_m: Annotated[Tensor, Shape("E")]
+    neighbour_of: Annotated[Tensor, Shape("P")]  # nodes v, and
+    neighbour: Annotated[Tensor, Shape("P")]  # their in- or out-neighbours u, each pair once
+    positions: Annotated[Tensor, Shape("NK")]  # in [0, 1]; 0 is infinitely far
+    road_features: Annotated[Tensor, Shape("NR")]  # standardised
+    near_sensor: Annotated[Tensor, Shape("NM")]  # the nearest other sensors by road; padded with the node itself
+    near_distance_m: Annotated[Tensor, Shape("NM")]  # infinite in the padding
+    presence: Annotated[Tensor, Shape("N", read=False)]  # bool
     out_start: Tensor  # [N+1] the roads that leave v are out_start[v] .. out_start[v+1]
     in_start: Tensor  # [N+1] the roads that arrive at v are in_order[in_start[v] .. in_start[v+1]]
-    in_order: Tensor  # [E] roads sorted by receiver, then sender
-    visit_order: Tensor  # [N] nodes in an order that keeps neighbours close together
-    neighbour_of: Tensor  # [P] nodes v, and
-    neighbour: Tensor  # [P] their in- or out-neighbours u, each pair once
-    near_sensor: Tensor  # [N,M] the nearest other sensors by road; padded with the node itself
-    near_distance_m: Tensor  # [N,M] infinite in the padding
+    in_order: Annotated[Tensor, Shape("E", read=False)]  # roads sorted by receiver, then sender
+    visit_order: Annotated[Tensor, Shape("N", read=False)]  # nodes in an order that keeps neighbours close together
 
     @property
     def num_nodes(self) -> int:
@@ -46,6 +48,9 @@ class Topology:
 
     def to(self, device: torch.device | str) -> Topology:
         return Topology(*(getattr(self, f.name).to(device) for f in fields(self)))
+
+
+TOPOLOGY_SHAPES = shapes_in(Topology)
 
 
 def make_topology(
