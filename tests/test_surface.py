@@ -124,3 +124,14 @@ def test_the_invented_town_is_a_city_to_train_on() -> None:
 def test_every_error_is_a_frigate_error() -> None:
     errors = [getattr(fg, name) for name in PUBLIC if name.endswith("Error")]
     assert all(issubclass(error, fg.FrigateError) for error in errors)
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """Nor a name but for an underscore: whoever reads one name has one thing in mind."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(Path(fg.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name.lstrip("_").lower(), []).append(f"{path.name}: {node.name}")
+    assert len(found) > 300
+    assert {name: where for name, where in found.items() if len(where) > 1} == {}

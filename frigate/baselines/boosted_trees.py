@@ -103,7 +103,7 @@ def fit_trees(
     rng = generator(seed, Draw.TREES)
     stopping = split.validation if split.validation.any() else _some_of(split.seen, rng)
     seen = replace(stream, observed=stream.observed & split.seen)
-    draw = _Draw(
+    draw = _RowSampler(
         windows,
         profile=fit_own_median(seen, split, otherwise=np.nan).profile.to(windows.device),
         length_scale_m=float(torch.cat([topology.length_m for topology in windows.topologies]).median()),
@@ -130,7 +130,7 @@ def _some_of(seen: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bo
 
 
 @dataclass(frozen=True)
-class _Draw:
+class _RowSampler:
     """Draws rows to train on."""
 
     windows: Windows

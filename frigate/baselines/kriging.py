@@ -69,7 +69,7 @@ class Decay:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class SensorsAround:
     """Each node's own sensor and the nearest ones on a topology, with the distances between them."""
 
     sensor: Tensor  # [N,P] the node itself first
@@ -88,7 +88,7 @@ class Kriging:
     otherwise: ClockProfile  # used where no visible sensor is near; in the user's unit
     counts: bool  # if so, log(1 + x) is kriged
     # Cached: distances and weights are slow to compute, and the visible sensors rarely change between windows.
-    _surroundings: Remembered[Surroundings] = field(default_factory=Remembered, init=False, repr=False, compare=False)
+    _surroundings: Remembered[SensorsAround] = field(default_factory=Remembered, init=False, repr=False, compare=False)
     _weights: Remembered[tuple[Tensor, Tensor]] = field(
         default_factory=Remembered, init=False, repr=False, compare=False
     )
@@ -111,7 +111,7 @@ class Kriging:
                 forecast[b] = torch.where(there, kriged.expm1().clamp(min=0) if self.counts else kriged, forecast[b])
         return forecast
 
-    def surroundings(self, topology: Topology) -> Surroundings:
+    def surroundings(self, topology: Topology) -> SensorsAround:
         return self._surroundings.get(find_surroundings, topology)
 
     def weights(self, topology: Topology, known: Tensor, *, own: bool = True) -> tuple[Tensor, Tensor]:
@@ -164,7 +164,7 @@ def fit_kriging(windows: Windows, split: Split, task: Task) -> Kriging:
     return replace(fitted, decay=_fit_decay(fitted, batches, anomalies, inputs))
 
 
-def find_surroundings(topology: Topology) -> Surroundings:
+def find_surroundings(topology: Topology) -> SensorsAround:
     """Search from every sensor. Needs memory for N x P x P distances plus MAX_DISTANCES."""
     N, M = topology.near_sensor.shape
     itself = np.arange(N)[:, None]
@@ -192,7 +192,7 @@ def find_surroundings(topology: Topology) -> Surroundings:
     between_m[~(reachable[:, :, None] & reachable[:, None, :])] = np.inf
     between_m[:, np.arange(M + 1), np.arange(M + 1)] = 0
     device = topology.near_sensor.device
-    return Surroundings(*(torch.from_numpy(x).to(device) for x in (sensor, reachable, between_m)))
+    return SensorsAround(*(torch.from_numpy(x).to(device) for x in (sensor, reachable, between_m)))
 
 
 def _both_ways(topology: Topology) -> csr_array[np.float64]:
@@ -208,7 +208,7 @@ def _both_ways(topology: Topology) -> csr_array[np.float64]:
     return csr_array((length_m, other, np.searchsorted(one, np.arange(N + 1))), shape=(N, N))
 
 
-def kriging_weights(around: Surroundings, visible: Tensor, covariance: Covariance, *, smooth: bool) -> Tensor:
+def kriging_weights(around: SensorsAround, visible: Tensor, covariance: Covariance, *, smooth: bool) -> Tensor:
     """[N,P] ordinary kriging weights in double, 0 for sensors that are not `visible` [N,P].
 
     With `smooth`, the nugget is noise in the readings; without, a node's own reading is exact.
@@ -249,7 +249,7 @@ def window_anomalies(batch: Batch, profile: Tensor) -> tuple[Tensor, Tensor]:
     return (batch.values - usual).where(there, 0.0).sum(1) / count.clamp(min=1), count > 0
 
 
-def fit_covariance(around: Surroundings, fields: Tensor) -> Covariance:
+def fit_covariance(around: SensorsAround, fields: Tensor) -> Covariance:
     """Fit by weighted least squares to the variogram of pairs of near sensors; `fields` [K,N] are NaN where unknown."""
     near = around.reachable[:, 1:]
     one = around.sensor[:, :1].expand_as(near)[near]

@@ -42,7 +42,7 @@ from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
 
 
-class State(NamedTuple):
+class GraphState(NamedTuple):
     """The state of a graph network."""
 
     nodes: Tensor  # h [N,B,D]
@@ -97,7 +97,7 @@ class GraphNetwork(nn.Module):
         self.node = nn.Linear(5 * width, width)  # Phi_v
         self.city = nn.Linear(3 * width, width)  # Phi_u
 
-    def forward(self, nodes: Tensor, edges: Tensor, state: State, roads: EdgeIndex) -> State:
+    def forward(self, nodes: Tensor, edges: Tensor, state: GraphState, roads: EdgeIndex) -> GraphState:
         """From nodes v [N,B,D] and edges e [E,1 or B,D]."""
         D = self.width
         of_edge, of_state, *of_ends, of_city = torch.split(self.road.weight, [D, D, 2 * D, 2 * D, D], dim=1)
@@ -119,7 +119,7 @@ class GraphNetwork(nn.Module):
 
         means = [mean(g, roads.there), mean(h * roads.connected.to(h.dtype), roads.connected)]
         u = torch.relu(self.city(torch.cat([state.city.to(means[0].dtype), *means], dim=-1)))
-        return State(h, g, u)
+        return GraphState(h, g, u)
 
 
 def mean(part: Tensor, counted: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ class LocaleGN(DeepBaseline):
         roads = EdgeIndex.of(batch.topologies, length_scale_m=self.length_scale_m)
         N, B, T, D = encoded.shape
         nothing = encoded.new_zeros(1, 1, 1)
-        start = State(nothing.expand(N, B, D), nothing.expand(len(roads.senders), B, D), nothing[0].expand(B, D))
+        start = GraphState(nothing.expand(N, B, D), nothing.expand(len(roads.senders), B, D), nothing[0].expand(B, D))
         states = [start] * len(self.networks)
         for t in range(T):
             open_roads = roads.of_snapshot(batch.topology_of[:, t])

@@ -51,7 +51,7 @@ class STGCN(DeepBaseline):
                 f"must remain. Use past = {TAKEN * settings.layers + 1} or more"
                 + (f", or layers = {fewer}" if fewer else "")
             )
-        self.blocks = nn.ModuleList(Block(D if i else self.inputs, D) for i in range(settings.layers))
+        self.blocks = nn.ModuleList(STGCNBlock(D if i else self.inputs, D) for i in range(settings.layers))
         self.last = GatedTemporal(D, D, kernel=left)
         self.norm = nn.LayerNorm(D)
         self.readout = nn.Linear(D, task.horizon)
@@ -89,7 +89,7 @@ class STGCN(DeepBaseline):
         return nodes * (numbers + left * D + 6 * D + horizon)
 
 
-class Block(nn.Module):
+class STGCNBlock(nn.Module):
     """ST-Conv: time, roads, time."""
 
     def __init__(self, inputs: int, width: int) -> None:

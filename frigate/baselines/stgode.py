@@ -56,7 +56,8 @@ class STGODE(DeepBaseline):
         T = task.past
         H = task.horizon
         self.branches = nn.ModuleList(
-            Branch(Block(D if i else self.inputs, D, past=T) for i in range(settings.layers)) for _ in range(BRANCHES)
+            Branch(STGODEBlock(D if i else self.inputs, D, past=T) for i in range(settings.layers))
+            for _ in range(BRANCHES)
         )
         self.readout = nn.Sequential(nn.Linear(T * D, H * HIDDEN), nn.ReLU(), nn.Linear(H * HIDDEN, H))
 
@@ -93,7 +94,7 @@ class Branch(nn.ModuleList):
         return h
 
 
-class Block(nn.Module):
+class STGODEBlock(nn.Module):
     """TCN, graph ODE, TCN."""
 
     def __init__(self, inputs: int, width: int, *, past: int) -> None:

@@ -121,7 +121,7 @@ def nearest(topology: Topology, pairs: Tensor, distance_m: Tensor) -> Tensor:
     return found
 
 
-class Block(nn.Module):
+class STNNBlock(nn.Module):
     """One block, on pictures [S,M,T,channels]."""
 
     def __init__(self, inputs: int, channels: int) -> None:
@@ -169,7 +169,7 @@ class STNN(DeepBaseline):
         self.blocks = nn.ModuleList()
         channels = self.inputs + 1
         for i in reversed(range(settings.layers)):
-            self.blocks.append(Block(channels, max(1, settings.width // 2**i)))
+            self.blocks.append(STNNBlock(channels, max(1, settings.width // 2**i)))
             channels = max(1, settings.width // 2**i)
         self.dropout = nn.Dropout(DROPOUT)
         self.readout = nn.Linear(CONTEXT * task.past * channels, task.horizon)
@@ -220,5 +220,5 @@ class STNN(DeepBaseline):
         return self.locales[topology]
 
     def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
-        channels = sum(block.channels for block in self.blocks if isinstance(block, Block))
+        channels = sum(block.channels for block in self.blocks if isinstance(block, STNNBlock))
         return nodes * (CONTEXT * past * (self.inputs + 1 + 16 * channels) + horizon)

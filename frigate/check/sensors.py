@@ -61,7 +61,7 @@ class SensorCheck:
         return ONLY_ZERO in self.faults
 
 
-class _Run(NamedTuple):
+class _LongestRun(NamedTuple):
     """The longest run of one value at a sensor. Snapshots without a reading do not end a run."""
 
     readings: int
@@ -128,16 +128,16 @@ def _longest_gap(missing: Bools) -> tuple[int, int]:
     return (int(stop[longest] - first[longest]), int(first[longest])) if len(first) else (0, 0)
 
 
-def _stuck_run(stream: RoadNetworkStream, value: NDArray[np.float64], read: NDArray[np.int64]) -> _Run | None:
+def _stuck_run(stream: RoadNetworkStream, value: NDArray[np.float64], read: NDArray[np.int64]) -> _LongestRun | None:
     """The longest run in which a sensor was stuck, if it was."""
     starts = np.flatnonzero(np.diff(value, prepend=np.nan))
     lengths = np.diff(starts, append=len(value))
 
-    def longest(of: Bools) -> _Run:
+    def longest(of: Bools) -> _LongestRun:
         at = int(np.argmax(np.where(of, lengths, 0)))
         first = int(starts[at])
         count = int(lengths[at]) if of[at] else 0
-        return _Run(count, int(read[first]), int(read[first + max(count, 1) - 1]), float(value[first]))
+        return _LongestRun(count, int(read[first]), int(read[first + max(count, 1) - 1]), float(value[first]))
 
     zeros = longest(value[starts] == 0)
     same = longest(value[starts] != 0)

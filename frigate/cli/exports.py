@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from frigate.cli.console import notice, say, status
-from frigate.cli.parser import CITY_FOLDER, OTHER_CITY, RUN, Argument, Command, Group
+from frigate.cli.parser import CITY_FOLDER, OTHER_CITY, RUN, Argument, Command, CommandGroup
 
 
 def _export_model(args: Namespace) -> None:
@@ -36,7 +36,7 @@ def _export_libcity(args: Namespace) -> None:
 
 SAMPLE = Argument("--sample FILE.npz", "also write sample inputs with their forecast", Path)
 ANY_NETWORK = "The exported model accepts networks of any size."
-EXPORT = Group(
+EXPORT = CommandGroup(
     "export",
     "Write a trained model or a city for other programs.",
     (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frigate.cli.console import log, notice, progress, say, status
-from frigate.cli.parser import Argument, Command, Group
+from frigate.cli.parser import Argument, Command, CommandGroup
 from frigate.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ READINGS = (
     UNIT,
 )
 
-IMPORT = Group(
+IMPORT = CommandGroup(
     "import",
     "Make a city folder from other data.",
     (

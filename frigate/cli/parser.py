@@ -159,7 +159,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Group:
+class CommandGroup:
     """Commands behind a common first word."""
 
     name: str
@@ -167,12 +167,12 @@ class Group:
     commands: Sequence[Command]
 
 
-def add_commands(parser: Parser, commands: Sequence[Command | Group]) -> None:
+def add_commands(parser: Parser, commands: Sequence[Command | CommandGroup]) -> None:
     """Make `parser` a group of these commands. The parsed namespace has the chosen one as `run_command`."""
     parsers = parser.add_subparsers(dest="command", parser_class=Parser)
     for command in commands:
         parser.commands[command.name] = command.summary
-        if isinstance(command, Group):
+        if isinstance(command, CommandGroup):
             group = parsers.add_parser(command.name, description=command.summary)
             group.set_defaults(group=group)
             add_commands(group, command.commands)

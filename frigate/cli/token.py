@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frigate.cli.console import log, notice, print_json, print_table, say, status
-from frigate.cli.parser import JSON, Argument, Command, Group
+from frigate.cli.parser import JSON, Argument, Command, CommandGroup
 
 if TYPE_CHECKING:
     from frigate.serve.store import Store
@@ -109,7 +109,7 @@ def _store(place: str, *, new: bool = False) -> Iterator[Store]:
         store.close()
 
 
-TOKEN = Group(
+TOKEN = CommandGroup(
     "token",
     "Create, list and revoke the tokens of a service.",
     (

@@ -28,7 +28,7 @@ from frigate.demand.rerouting import Rerouted, newly_cut_off
 from frigate.demand.trip_model import TripModel
 from frigate.errors import CityError, SettingsError
 from frigate.forecasting.edits import forecast_nodes
-from frigate.forecasting.plan import Plan, RoadChange
+from frigate.forecasting.plan import RoadChange, RoadPlan
 from frigate.forecasting.result import Forecast, make_forecast, usable
 from frigate.forecasting.road_flow import road_flows
 from frigate.nn.batch import Batch
@@ -334,7 +334,7 @@ class Forecaster:
         notices = self.notices + more + _about_window(window, past=task.past, late=late)
         notices += _beyond_training(run, window, task)
         _refuse_too_many(late + task.horizon, self.usual_roads)
-        plan = Plan.of([RoadChange(close, add), *changes], now_s=at_s, timezone=stream.timezone)
+        plan = RoadPlan.of([RoadChange(close, add), *changes], now_s=at_s, timezone=stream.timezone)
         edit, told = self._edit(stop - 1, late + task.horizon, network, plan)
         if network is not None:
             notices += _not_of_that_time(network, window.network, stream.network)
@@ -358,7 +358,9 @@ class Forecaster:
         )
         return Request(batch, late, stop, tuple(networks), made)
 
-    def _edit(self, current: int, steps: int, network: RoadNetwork | None, plan: Plan) -> tuple[Edit | None, list[str]]:
+    def _edit(
+        self, current: int, steps: int, network: RoadNetwork | None, plan: RoadPlan
+    ) -> tuple[Edit | None, list[str]]:
         """How the recorded networks ahead are changed, and notices."""
         if network is None and not plan:
             return None, []

@@ -35,7 +35,7 @@ from frigate.demand.rerouting import Rerouted
 from frigate.errors import CityError, SettingsError
 from frigate.forecasting.edits import forecast_nodes
 from frigate.forecasting.forecaster import NO_READING, Forecaster, short_window, split_on
-from frigate.forecasting.plan import Plan, RoadChange
+from frigate.forecasting.plan import RoadChange, RoadPlan
 from frigate.forecasting.result import Forecast, make_forecast, usable
 from frigate.nn.forecast_model import RoadWeights
 from frigate.nn.ops.cuda.recording import RecordedFunction
@@ -324,7 +324,7 @@ class Live:
         begin_s = self._ahead_s()
         planned = [roads.network_at(time_s) for time_s in begin_s.tolist()]
         changes = [RoadChange(close, add), *changes]
-        plan = Plan.of(changes, now_s=int(begin_s[0]), timezone=self._timezone)
+        plan = RoadPlan.of(changes, now_s=int(begin_s[0]), timezone=self._timezone)
         return [self._checked(each) for each in plan.roads(planned, begin_s)]
 
     @torch.inference_mode()

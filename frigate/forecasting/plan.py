@@ -47,7 +47,7 @@ class _Dated:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RoadPlan:
     """Changes to the roads ahead, with their times."""
 
     changes: tuple[_Dated, ...]
@@ -55,7 +55,7 @@ class Plan:
     notices: tuple[str, ...]
 
     @classmethod
-    def of(cls, changes: Sequence[RoadChange], *, now_s: int, timezone: str) -> Plan:
+    def of(cls, changes: Sequence[RoadChange], *, now_s: int, timezone: str) -> RoadPlan:
         """`now_s`: when the forecast is made, for times of day."""
         dated, notices = [], []
         for change in changes:

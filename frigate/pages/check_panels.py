@@ -11,7 +11,7 @@ from frigate.check.city import CheckReport
 from frigate.city.city import City
 from frigate.city.network import NodeId, RoadNetwork
 from frigate.pages import panels
-from frigate.pages.city_record import RoadChange, Usual
+from frigate.pages.city_record import RecordedChange, Usual
 from frigate.pages.gap_chart import gap_chart, what_rows_are
 from frigate.pages.layers import Unit
 from frigate.pages.panels import Block, Panel
@@ -180,7 +180,7 @@ def _distances(report: CheckReport) -> list[Block]:
     ]
 
 
-def changes_panel(city: City, changes: Sequence[RoadChange], every: RoadNetwork) -> Panel:
+def changes_panel(city: City, changes: Sequence[RecordedChange], every: RoadNetwork) -> Panel:
     row_of = {(a, b): row for row, (a, b) in enumerate(every.node_ids[[every.senders, every.receivers]].T.tolist())}
 
     def cell(roads: list[tuple[NodeId, NodeId]], nodes: list[NodeId]) -> panels.Cell:

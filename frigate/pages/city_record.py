@@ -54,7 +54,7 @@ def usual(stream: RoadNetworkStream) -> Usual:
 
 
 @dataclass(frozen=True)
-class RoadChange:
+class RecordedChange:
     """The roads that close and open at a snapshot. In a city on roads: its turns, and its roads by their own id."""
 
     time: str  # local
@@ -64,7 +64,7 @@ class RoadChange:
     opened_nodes: list[NodeId]
 
 
-def road_changes(stream: RoadNetworkStream) -> list[RoadChange]:
+def road_changes(stream: RoadNetworkStream) -> list[RecordedChange]:
     """Every snapshot whose roads differ from those of the snapshot before."""
     keys = [_keys(network) for network in stream.networks]
     nodes = [_open_nodes(network) for network in stream.networks]
@@ -84,7 +84,7 @@ def road_changes(stream: RoadNetworkStream) -> list[RoadChange]:
         if len(closed) or len(opened):
             turned = nodes[before] != nodes[after]
             changes.append(
-                RoadChange(
+                RecordedChange(
                     stream.local_time(int(stream.times_s[snapshot])),
                     named(closed, turned),
                     named(opened, turned),

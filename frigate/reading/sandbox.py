@@ -87,7 +87,7 @@ def in_sandbox(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -
     for path in paths:
         check_regular(path)
     size_mb = sum(map(_size, paths)) / 1e6
-    limits = Limits(
+    limits = CallLimits(
         _setting("FRIGATE_READ_MEMORY_GB") or min(MIN_GB + GB_PER_MB * size_mb, MAX_SHARE * _machine_gb()),
         min(_setting("FRIGATE_READ_SECONDS") or MIN_SECONDS + SECONDS_PER_MB * size_mb, MAX_SECONDS),
     )
@@ -95,12 +95,12 @@ def in_sandbox(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -
     return _call(function, args, kwargs, limits, names)
 
 
-def in_sandbox_with(limits: Limits, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+def in_sandbox_with(limits: CallLimits, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """The same with limits of one's own, for what is in no file. Thread-safe."""
     return _call(function, args, kwargs, limits, function.__name__) if _needed() else function(*args, **kwargs)
 
 
-def _call(function: Callable[..., R], args: Any, kwargs: Any, limits: Limits, names: str) -> R:
+def _call(function: Callable[..., R], args: Any, kwargs: Any, limits: CallLimits, names: str) -> R:
     call = pickle.dumps((function, args, kwargs), protocol=5)
     request = pickle.dumps((sys.path, dict(os.environ), os.getcwd(), limits, call))
     while True:
@@ -145,7 +145,7 @@ def _needed() -> bool:
 
 
 @dataclass(frozen=True)
-class Limits:
+class CallLimits:
     """Of one call."""
 
     memory_gb: float
@@ -258,7 +258,7 @@ class _Worker:
         finally:
             theirs.close()
 
-    def call(self, request: bytes, limits: Limits, file: str) -> Any:
+    def call(self, request: bytes, limits: CallLimits, file: str) -> Any:
         """What the function returned. The worker is kept if it can serve again, else ended."""
         keep = begun = False
         used = self._used
@@ -345,7 +345,7 @@ class _Worker:
             file.seek(0)
             return pickle.load(file)
 
-    def _death(self, limits: Limits, file: str, cause: str | None = None) -> CityError:
+    def _death(self, limits: CallLimits, file: str, cause: str | None = None) -> CityError:
         status = self._process.wait()
         if status == -signal.SIGXCPU:
             return limits.exceeded(file, memory=False)

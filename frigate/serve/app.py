@@ -23,7 +23,7 @@ from frigate.serve.api.common import State
 from frigate.serve.auth import Caller
 from frigate.serve.limits import Limits
 from frigate.serve.mqtt import Broker, Subscriber
-from frigate.serve.page import API, Page, page_policy
+from frigate.serve.page import API, PageFiles, page_policy
 from frigate.serve.problems import ProblemApi, answer_with_problems, instance_of, problem
 from frigate.serve.service import Service
 from frigate.version import __version__
@@ -83,7 +83,7 @@ def make_app(service: Service, limits: Limits | None = None, broker: Broker | No
     for module in (network, forecast, whatif, closures, readings, quarantine, health, replay, session):
         app.include_router(module.router)
     app.include_router(health.open_router)
-    app.mount("/", Page(list(app.routes)))
+    app.mount("/", PageFiles(list(app.routes)))
     app.add_middleware(RequestMiddleware, state=state, page_policy=page_policy(service.basemap))
     answer_with_problems(app)
     return app

@@ -42,7 +42,7 @@ def is_file(body: bytes) -> bool:
     return body.startswith(FILE_MARK)
 
 
-def _in_stream(body: bytes) -> Iterator[tuple[_Table, int]]:
+def _in_stream(body: bytes) -> Iterator[tuple[_FlatTable, int]]:
     """The messages of a stream, one after the other, each with the length of its data."""
     at = 0
     while at < len(body):  # the mark at the end may be missing
@@ -57,7 +57,7 @@ def _in_stream(body: bytes) -> Iterator[tuple[_Table, int]]:
         at = data + body_length
 
 
-def _in_file(body: bytes) -> Iterator[tuple[_Table, int]]:
+def _in_file(body: bytes) -> Iterator[tuple[_FlatTable, int]]:
     """The messages that a file's index, at its end, points to."""
     end = len(body) - len(FILE_MARK) - 4
     if not body.endswith(FILE_MARK) or end < 0:
@@ -65,7 +65,7 @@ def _in_file(body: bytes) -> Iterator[tuple[_Table, int]]:
     (length,) = struct.unpack_from("<i", body, end)
     if not 0 < length <= end:
         raise NotArrowError("its index is longer than the file")
-    index = _Table.root(body[end - length : end])
+    index = _FlatTable.root(body[end - length : end])
     for block in [*index.vector(2, BLOCK_BYTES), *index.vector(3, BLOCK_BYTES)]:
         at, _, body_length = struct.unpack("<qi4xq", block)
         found = _message(body, at) if 0 <= at <= end else None
@@ -74,7 +74,7 @@ def _in_file(body: bytes) -> Iterator[tuple[_Table, int]]:
         yield found[0], body_length
 
 
-def _message(body: bytes, at: int) -> tuple[_Table, int] | None:
+def _message(body: bytes, at: int) -> tuple[_FlatTable, int] | None:
     """The header of the message there, and where its data begin; None at the end of a stream."""
     mark, length = struct.unpack_from("<Ii", body, at)
     if mark != CONTINUES:
@@ -84,10 +84,10 @@ def _message(body: bytes, at: int) -> tuple[_Table, int] | None:
     data = at + 8 + length
     if not 0 < length <= len(body) - at - 8:
         raise NotArrowError("a header is longer than the body")
-    return _Table.root(body[at + 8 : data]), data
+    return _FlatTable.root(body[at + 8 : data]), data
 
 
-def _rows(batch: _Table, body_length: int) -> int:
+def _rows(batch: _FlatTable, body_length: int) -> int:
     rows = batch.number(0, "<q")
     if batch.has(3):
         raise NotArrowError("its data are compressed. Send them uncompressed")
@@ -104,14 +104,14 @@ def _rows(batch: _Table, body_length: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Table:
+class _FlatTable:
     """A FlatBuffers table: its fields are found by an index, its vtable."""
 
     data: bytes
     at: int
 
     @classmethod
-    def root(cls, data: bytes) -> _Table:
+    def root(cls, data: bytes) -> _FlatTable:
         return cls(data, struct.unpack_from("<I", data)[0])
 
     def _field(self, k: int) -> int:
@@ -138,8 +138,8 @@ class _Table:
             raise NotArrowError("a header is damaged")
         return int(at + struct.unpack_from("<I", self.data, at)[0])
 
-    def table(self, k: int) -> _Table:
-        return _Table(self.data, self._target(k))
+    def table(self, k: int) -> _FlatTable:
+        return _FlatTable(self.data, self._target(k))
 
     def vector(self, k: int, item_bytes: int) -> list[bytes]:
         if not self.has(k):

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from frigate.errors import CityError, FrigateError, ServiceError
-from frigate.reading.sandbox import Limits, in_sandbox_with
+from frigate.reading.sandbox import CallLimits, in_sandbox_with
 from frigate.serve.arrow_messages import count_rows, is_file
 from frigate.text import quoted
 
@@ -85,7 +85,7 @@ def rows_of(body: bytes, media_type: str, *, most: int) -> list[ReadingRow]:
     if not needs_child(body, media_type):
         return parse(body, media_type, most).rows()
     mb = len(body) / 1e6
-    limits = Limits(CHILD_GB + CHILD_GB_PER_MB * mb, CHILD_S + CHILD_S_PER_MB * mb)
+    limits = CallLimits(CHILD_GB + CHILD_GB_PER_MB * mb, CHILD_S + CHILD_S_PER_MB * mb)
     try:
         return in_sandbox_with(limits, parse, body, media_type, most).rows()
     except CityError:  # the child died, or had to be stopped

@@ -38,7 +38,7 @@ class ClockState:
     error: str = ""  # of the last turn
 
 
-class Clock:
+class ForecastClock:
     """Issues the forecasts of an engine on time. Not thread-safe.
 
     Parameters

@@ -38,7 +38,7 @@ class Metrics:
         ProcessCollector(registry=self._registry)  # descriptors and memory
         self._registry.register(_ServiceState(service, events))
         if mqtt is not None:
-            self._registry.register(_MqttState(mqtt))
+            self._registry.register(_MqttMetrics(mqtt))
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         self._requests.labels(method, route, str(status)).inc()
@@ -80,7 +80,7 @@ class _ServiceState(Collector):
         yield _gauge("frigate_event_streams", "Open event streams", self._events.listeners)
 
 
-class _MqttState(Collector):
+class _MqttMetrics(Collector):
     def __init__(self, mqtt: Subscriber) -> None:
         self._mqtt = mqtt
 

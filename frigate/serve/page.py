@@ -18,7 +18,7 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 NOT_BUILT = "the map page is not built. Run `make page`. The API is under /v1"
 
 
-class Page:
+class PageFiles:
     """An ASGI app: a file of the page, or what is wrong with the request.
 
     Parameters

@@ -15,7 +15,7 @@ from frigate.city.city import City
 from frigate.errors import FrigateError
 from frigate.serve.auth import TokenCheck
 from frigate.serve.city import ServedCity
-from frigate.serve.clock import Clock
+from frigate.serve.clock import ForecastClock
 from frigate.serve.engine import Engine
 from frigate.serve.ingest import Ingest, Judge
 from frigate.serve.latest import Latest
@@ -49,7 +49,7 @@ class Service:
     replay
         Use the time that `frigate replay` sets instead of `now`, without a grace time.
     grace_s, keep_days
-        As in `frigate.serve.clock.Clock`.
+        As in `frigate.serve.clock.ForecastClock`.
     device
         "cpu" or "cuda". Default: cuda if available.
     basemap, basemap_attribution
@@ -81,7 +81,7 @@ class Service:
         now = SteadyTime() if now is None else now
         self.store, self.now, self.basemap = store, now, basemap
         self.engine = Engine(run, self.city, store, device=device)
-        self.clock = Clock(self.engine, now=now, grace_s=grace_s, keep_days=keep_days, steady=steady)
+        self.clock = ForecastClock(self.engine, now=now, grace_s=grace_s, keep_days=keep_days, steady=steady)
         self.quarantine = Quarantine(store)
         judge = Judge(self.city, now, keep_days=keep_days, released=self.quarantine.released)
         if replay:  # a snapshot's readings arrive before the time is set to its end, and may be from any year

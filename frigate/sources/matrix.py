@@ -157,7 +157,7 @@ def import_matrix(
 
 
 @dataclass(frozen=True)
-class _Columns:
+class _NodeColumns:
     """Which columns of a matrix belong to which nodes."""
 
     count: int  # the number of rows of the table
@@ -166,7 +166,7 @@ class _Columns:
 
 def _network(
     nodes: Path, edges: Path, rename: Mapping[str, str], encoding: str, on: str, log: ImportLog
-) -> tuple[RoadNetwork, _Columns, str]:
+) -> tuple[RoadNetwork, _NodeColumns, str]:
     """The network, its columns in the matrix, and a phrase for errors that says where their number comes from."""
     if on not in ("nodes", "roads"):
         raise CityError(f'on "{on}" is not known. Give nodes or roads')
@@ -175,7 +175,7 @@ def _network(
         check_rename(rename, [n for table in tables for n in table.names], (*NODE_COLUMNS, *EDGE_COLUMNS))
         network, roads = network_from_tables(tables[0], tables[1], rename, log, keep_parallel=on == "roads")
     if on == "nodes":
-        return network, _Columns(network.num_nodes, np.arange(network.num_nodes)), f"{nodes.name} has {{}} nodes"
+        return network, _NodeColumns(network.num_nodes, np.arange(network.num_nodes)), f"{nodes.name} has {{}} nodes"
     again = np.flatnonzero(np.bincount(roads.row) > 1)
     if len(again):
         raise CityError(
@@ -184,7 +184,7 @@ def _network(
         )
     at = np.searchsorted(roads.rows_of_table, roads.row)
     line_graph = on_roads(network, edges=roads.edges, notices=log.notices)
-    return line_graph, _Columns(len(roads.rows_of_table), at), f"{edges.name} has {{}} roads"
+    return line_graph, _NodeColumns(len(roads.rows_of_table), at), f"{edges.name} has {{}} roads"
 
 
 def _unit_of(name: str | None) -> str:
@@ -226,7 +226,7 @@ def _from_arrays(
 # Times and snapshots
 
 
-def _check_shape(path: Path, matrix: _Matrix, columns: _Columns, told: str) -> None:
+def _check_shape(path: Path, matrix: _Matrix, columns: _NodeColumns, told: str) -> None:
     shape = matrix.values.shape
     N = columns.count
     if len(shape) != 2:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from frigate.baselines.stgcn import STGCN, Block, GatedTemporal, Residual
+from frigate.baselines.stgcn import STGCN, GatedTemporal, Residual, STGCNBlock
 from frigate.config import BaselineSettings, Task
 from frigate.errors import SettingsError
 from frigate.nn.batch import Batch
@@ -62,7 +62,7 @@ def gated(layer: GatedTemporal, x: list[Tensor]) -> list[Tensor]:
     return result
 
 
-def block_by_hand(block: Block, x: list[Tensor], laplacians: list[Tensor]) -> list[Tensor]:
+def block_by_hand(block: STGCNBlock, x: list[Tensor], laplacians: list[Tensor]) -> list[Tensor]:
     """`laplacians` are of the last snapshots: as many as there are after the first convolution, at least."""
     h = gated(block.before, x)
     thetas = block.roads.theta.weight.chunk(3)
@@ -84,7 +84,7 @@ def by_hand(model: STGCN, batch: Batch) -> Tensor:
         ]
         x = [torch.from_numpy(inputs_by_hand(model, batch, b, t)) for t in range(batch.past)]
         for block in model.blocks:
-            assert isinstance(block, Block)
+            assert isinstance(block, STGCNBlock)
             x = block_by_hand(block, x, laplacians)
         (h,) = gated(model.last, x)
         steps = layer_norm(model.norm, h) @ model.readout.weight.T + model.readout.bias

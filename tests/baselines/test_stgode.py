@@ -8,7 +8,7 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from frigate.baselines.stgode import STGODE, TCN, Block, Branch, Causal, GraphODE
+from frigate.baselines.stgode import STGODE, TCN, Branch, Causal, GraphODE, STGODEBlock
 from frigate.nn.batch import Batch
 from tests.support.baselines import inputs_by_hand, layer_norm, normalised_by_hand, small_baseline
 from tests.support.towns import in_float64, random_town
@@ -72,7 +72,7 @@ def linear(layer: torch.nn.Module, x: Tensor) -> Tensor:
 def branch_by_hand(branch: torch.nn.Module, x: Tensor, roads: Tensor) -> Tensor:
     assert isinstance(branch, Branch)
     for block in branch:
-        assert isinstance(block, Block)
+        assert isinstance(block, STGODEBlock)
         h = euler(tcn(block.before, x), *matrices(block.ode, roads), steps=10)
         x = layer_norm(block.norm, tcn(block.after, torch.relu(h)))
     return x

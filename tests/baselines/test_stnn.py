@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from frigate.baselines.stnn import CONTEXT, HOPS, STNN, Block, Locale
+from frigate.baselines.stnn import CONTEXT, HOPS, STNN, Locale, STNNBlock
 from frigate.nn.batch import Batch
 from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
@@ -99,7 +99,7 @@ def leaky(z: Array) -> Array:
 
 
 def through(block: nn.Module, z: Array) -> Array:
-    assert isinstance(block, Block)
+    assert isinstance(block, STNNBlock)
     z = linear(block.start, z)
     M, T, C = z.shape
     events = z.reshape(M * T, C)

@@ -28,7 +28,7 @@ from frigate.cli.console import progress
 from frigate.cli.demo import Demo, demo_settings, is_finished, run_demo
 from frigate.cli.imports import BENCHMARKS, parse_map
 from frigate.cli.main import COMMANDS, build_parser
-from frigate.cli.parser import Group
+from frigate.cli.parser import CommandGroup
 from frigate.cli.reproduce import EXPERIMENTS as EXPERIMENT_NAMES
 from frigate.config import change
 from frigate.errors import SettingsError
@@ -151,7 +151,7 @@ def test_help_names_the_commands_in_the_order_of_use() -> None:
     for command in COMMANDS:
         own = frigate(command.name, "--help")
         assert own.status == 0 and command.summary in " ".join(own.out.split())
-        for inner in command.commands if isinstance(command, Group) else ():
+        for inner in command.commands if isinstance(command, CommandGroup) else ():
             assert frigate(command.name, inner.name, "--help").out.startswith(f"usage: frigate {command.name} ")
     assert all(len(line) <= 80 for line in said.out.splitlines())
 

@@ -9,7 +9,7 @@ import pytest
 
 from frigate.cli.completion import script
 from frigate.cli.main import COMMANDS, build_parser
-from frigate.cli.parser import Group
+from frigate.cli.parser import CommandGroup
 from tests.support.command_line import assert_refused, frigate
 
 
@@ -39,7 +39,7 @@ def test_every_command_and_option_is_known_to_every_shell(shell: str) -> None:
     said = frigate("completion", shell)
     assert (said.status, said.err) == (0, "")
     for command in COMMANDS:
-        for inner in command.commands if isinstance(command, Group) else (command,):
+        for inner in command.commands if isinstance(command, CommandGroup) else (command,):
             assert inner.name in said.out
             for argument in inner.arguments:
                 for name in (word for word in argument.typed.split() if word.startswith("--")):

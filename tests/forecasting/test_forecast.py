@@ -22,7 +22,7 @@ from frigate.errors import CityError, SettingsError
 from frigate.forecasting.edits import about_closed, edit_network
 from frigate.forecasting.forecaster import Forecaster
 from frigate.forecasting.live import Live
-from frigate.forecasting.plan import Plan, RoadChange
+from frigate.forecasting.plan import RoadChange, RoadPlan
 from frigate.forecasting.result import COLUMNS
 from frigate.nn.batch import Batch
 from frigate.roads.feature_cache import ensure_road_features
@@ -553,7 +553,7 @@ def test_a_street_is_closed_by_its_name() -> None:
     by_ends = edit_network(network, close=["6,7", "7,6", "7,8", "8,7"])
     assert by_name.fingerprint == by_ends.fingerprint != network.fingerprint
     assert about_closed(network, ["tanner bridge "]) == ["closed tanner bridge: 4 roads of that name."]
-    plan = Plan.of([RoadChange(["Tanner Bridge"])], now_s=START_S, timezone="UTC")
+    plan = RoadPlan.of([RoadChange(["Tanner Bridge"])], now_s=START_S, timezone="UTC")
     (partly,) = plan.roads([by_ends.reopen([(6, 7)])], np.array([START_S]))  # of which three roads are closed
     assert partly.fingerprint == by_ends.fingerprint
     with raises(CityError, '--close "Taner Bridge"', '"Tanner Bridge"'):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from frigate.errors import CityError, SettingsError
-from frigate.forecasting.plan import Plan, RoadChange
+from frigate.forecasting.plan import RoadChange, RoadPlan
 from tests.support.errors import raises
 from tests.support.forecast_runs import grid
 
@@ -14,8 +14,8 @@ NOW_S = 1_710_748_800  # 2024-03-18 08:00 UTC
 HOURS_S = NOW_S + 3600 * np.arange(6)  # the steps ahead begin at 08:00 to 13:00
 
 
-def plan(*changes: RoadChange) -> Plan:
-    return Plan.of(changes, now_s=NOW_S, timezone="UTC")
+def plan(*changes: RoadChange) -> RoadPlan:
+    return RoadPlan.of(changes, now_s=NOW_S, timezone="UTC")
 
 
 def test_each_change_holds_in_the_steps_that_begin_in_its_time() -> None:

@@ -16,10 +16,10 @@ def device(monkeypatch: pytest.MonkeyPatch) -> str:
     if found == "cpu":
         from frigate.nn.ops.cuda import decoder_kernels, layer_kernels, lstm_kernels
 
-        monkeypatch.setattr(layer_kernels, "TUNING", layer_kernels.Tuning(programs=2, product_rows=16))
+        monkeypatch.setattr(layer_kernels, "TUNING", layer_kernels.LayerTuning(programs=2, product_rows=16))
         small: dict[str, Any] = {"forward": (16, 4), "backward": (16, 4)}
-        monkeypatch.setattr(lstm_kernels, "TUNING", lstm_kernels.Tuning(**small, sums_block=(32, 4, 1)))
-        monkeypatch.setattr(decoder_kernels, "TUNING", decoder_kernels.Tuning(**small))
+        monkeypatch.setattr(lstm_kernels, "TUNING", lstm_kernels.LSTMTuning(**small, sums_block=(32, 4, 1)))
+        monkeypatch.setattr(decoder_kernels, "TUNING", decoder_kernels.DecoderTuning(**small))
         mend_products(monkeypatch)
     return found
 

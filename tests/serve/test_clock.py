@@ -20,7 +20,7 @@ from frigate.forecasting.plan import RoadChange
 from frigate.pages.wire import rounded
 from frigate.serve import clock
 from frigate.serve import service as serving
-from frigate.serve.clock import Clock
+from frigate.serve.clock import ForecastClock
 from frigate.serve.issued import IssuedForecast, read_issued
 from frigate.serve.scoring import accuracy
 from frigate.serve.sensors import sensor_health
@@ -60,7 +60,9 @@ def new_store(tmp_path: Path) -> Iterator[Callable[[], Store]]:
         store.close()
 
 
-def run_steps(town: Town, store: Store, clock: Clock, time: FakeTime, first: int, stop: int) -> NDArray[np.float32]:
+def run_steps(
+    town: Town, store: Store, clock: ForecastClock, time: FakeTime, first: int, stop: int
+) -> NDArray[np.float32]:
     """Readings of some snapshots come in on time, and the clock turns after each."""
     for snapshot in range(first, stop):
         store.add_readings(town.reading_rows(snapshot, snapshot + 1), 0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from frigate.serve.clock import FAILURES, STUCK_S, Clock
+from frigate.serve.clock import FAILURES, STUCK_S, ForecastClock
 from frigate.serve.issued import read_issued
 from frigate.serve.lease import ASIDE_S, BEAT_S, OLD_S, Lease
 from frigate.serve.store import Store
@@ -97,13 +97,13 @@ def test_what_a_process_made_before_it_was_frozen_is_not_stored(store: Store) ->
 
 
 @pytest.fixture
-def clocks(town: Town, two: list[Lease]) -> tuple[list[Clock], FakeTime]:
+def clocks(town: Town, two: list[Lease]) -> tuple[list[ForecastClock], FakeTime]:
     time = FakeTime(float(town.city.stream.times_s[36]) + STEP_S + 20)
     return [start_clock(town, lease._store, time, lease=lease) for lease in two], time
 
 
 def test_a_clock_that_is_frozen_while_it_forecasts_is_replaced(
-    town: Town, clocks: tuple[list[Clock], FakeTime], steady: FakeTime, monkeypatch: pytest.MonkeyPatch
+    town: Town, clocks: tuple[list[ForecastClock], FakeTime], steady: FakeTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (one, other), time = clocks
     assert one.turn() and not other.turn()
@@ -126,7 +126,7 @@ def test_a_clock_that_is_frozen_while_it_forecasts_is_replaced(
 
 
 def test_a_clock_that_always_fails_is_given_to_another(
-    clocks: tuple[list[Clock], FakeTime], monkeypatch: pytest.MonkeyPatch
+    clocks: tuple[list[ForecastClock], FakeTime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (one, other), time = clocks
     assert one.turn() and not other.turn()
@@ -141,7 +141,7 @@ def test_a_clock_that_always_fails_is_given_to_another(
 
 
 def test_a_clock_alone_tries_again(
-    clocks: tuple[list[Clock], FakeTime], steady: FakeTime, monkeypatch: pytest.MonkeyPatch
+    clocks: tuple[list[ForecastClock], FakeTime], steady: FakeTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = clocks[0][0]
     with monkeypatch.context() as patch:
@@ -155,7 +155,7 @@ def test_a_clock_alone_tries_again(
 
 
 def test_a_turn_that_does_not_end_is_no_sign_of_life(
-    clocks: tuple[list[Clock], FakeTime], steady: FakeTime, monkeypatch: pytest.MonkeyPatch
+    clocks: tuple[list[ForecastClock], FakeTime], steady: FakeTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (one, other), time = clocks
     assert one.turn() and not other.turn()

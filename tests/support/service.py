@@ -17,7 +17,7 @@ from frigate.config import change, preset
 from frigate.serve.app import make_app
 from frigate.serve.auth import make_token
 from frigate.serve.city import ServedCity
-from frigate.serve.clock import Clock
+from frigate.serve.clock import ForecastClock
 from frigate.serve.engine import Engine
 from frigate.serve.limits import Limits
 from frigate.serve.service import Service
@@ -72,9 +72,9 @@ def train_town(folder: Path) -> Town:
     return Town(folder, run, city)
 
 
-def start_clock(town: Town, store: Store, time: FakeTime, **options: Any) -> Clock:
+def start_clock(town: Town, store: Store, time: FakeTime, **options: Any) -> ForecastClock:
     """A new process, as it were."""
-    return Clock(Engine(town.run, town.served, store, device="cpu"), now=time, grace_s=20, **options)
+    return ForecastClock(Engine(town.run, town.served, store, device="cpu"), now=time, grace_s=20, **options)
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ def _refuse_beyond_quota(state: State, caller: Caller, readings: int, *, take: b
         raise HTTPException(429, said, {"Retry-After": str(math.ceil(wait_s))})
 
 
-class History(BaseModel):
+class NodeHistory(BaseModel):
     """The readings of a node."""
 
     node: str
@@ -145,7 +145,7 @@ class History(BaseModel):
 @router.get(
     "/history.{form}",
     dependencies=[allow("read")],
-    response_model=History,
+    response_model=NodeHistory,
     responses={**problems(404), 200: {"content": TABLES}},
 )
 def history(
@@ -178,7 +178,7 @@ def _frame(node: str, part: ReadingPart) -> pl.DataFrame:
 
 
 def _json_parts(node: str, unit: str, parts: Iterable[ReadingPart]) -> Iterator[bytes]:
-    """A `History`. Its values come after all of its times: only they are held meanwhile, at eight bytes each."""
+    """A `NodeHistory`. Its values come after all of its times: only they are held meanwhile, at eight bytes each."""
     before = f'{{"node":{json.dumps(node)},"unit":{json.dumps(unit)},"times":['
     values = array("d")
     for _, times_us, part in parts:

@@ -147,7 +147,7 @@ class RoadName(BaseModel):
     target: str
 
 
-class Movement(BaseModel):
+class MovementThrough(BaseModel):
     """The trips from one road to another that use the road between."""
 
     origin: RoadName
@@ -162,7 +162,7 @@ class Trips(BaseModel):
     vehicles_per_day: float = Field(description="Averaged over the week")
     origins: list[TripEnd] = Field(alias="from", description="Where they start, most frequent first")
     destinations: list[TripEnd] = Field(alias="to", description="Where they end, most frequent first")
-    movements: list[Movement] = Field(description="The largest, from the first road to the last")
+    movements: list[MovementThrough] = Field(description="The largest, from the first road to the last")
     movements_in_all: int
 
 

@@ -63,10 +63,10 @@ class PostgresStore(Store):
         self._pool.open()
 
     @contextmanager
-    def transaction(self, *, write: bool = False) -> Iterator[_Sql]:
+    def transaction(self, *, write: bool = False) -> Iterator[_PostgresSql]:
         try:
             with self._pool.connection() as connection:
-                yield _Sql(connection)
+                yield _PostgresSql(connection)
         except (self._errors.OperationalError, self._errors.InterfaceError) as error:
             # Only the type: the server's message may contain its address.
             raise StoreGoneError(f"PostgreSQL: {type(error).__name__}. Nothing was stored; try again") from error
@@ -107,7 +107,7 @@ class PostgresStore(Store):
         self._pool.close(timeout=WAIT_S)
 
 
-class _Sql:
+class _PostgresSql:
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         self._connection = connection
 

@@ -34,13 +34,13 @@ class SqliteStore(Store):
         self._clock: IO[str] | None = None
 
     @contextmanager
-    def transaction(self, *, write: bool = False) -> Iterator[_Sql]:
+    def transaction(self, *, write: bool = False) -> Iterator[_SqliteSql]:
         connections = self._writer if write else self._readers
         connection = connections.borrow()
         usable = True
         try:
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-            yield _Sql(connection)
+            yield _SqliteSql(connection)
             connection.execute("COMMIT")
         except BaseException as error:
             with suppress(sqlite3.Error):
@@ -149,7 +149,7 @@ class _Connections:
                 connection.close()
 
 
-class _Sql:
+class _SqliteSql:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 

@@ -130,7 +130,7 @@ def import_benchmark(
 
 
 @dataclass(frozen=True)
-class _Readings:
+class _DataSet:
     """The readings of a data set as a matrix, and what its publishers say about them."""
 
     path: Path
@@ -145,7 +145,7 @@ class _Readings:
     name: str
 
 
-def _city(read: _Readings, options: Options, notices: Notices) -> City:
+def _city(read: _DataSet, options: Options, notices: Notices) -> City:
     path = read.path
     values = read.values
     network = read.network
@@ -180,7 +180,7 @@ def _city(read: _Readings, options: Options, notices: Notices) -> City:
 # METR-LA and PEMS-BAY
 
 
-def _loops(options: Options, notices: Notices) -> _Readings:
+def _loops(options: Options, notices: Notices) -> _DataSet:
     found = find_files(options.files, LOOPS[options.kind])
     path = found["readings"]
     frame = read_h5_frame(path)
@@ -190,7 +190,7 @@ def _loops(options: Options, notices: Notices) -> _Readings:
     pairs, pairs_path = _loop_pairs(found, options, ids, places, notices)
     network = sensor_network(node_ids, pairs, pairs_path, notices, places=places)
     why = f"in {options.kind.upper()} a speed of 0 means missing"
-    return _Readings(path, frame.values, frame.index, network, "speed", "mph", CALIFORNIA, True, why, options.kind)
+    return _DataSet(path, frame.values, frame.index, network, "speed", "mph", CALIFORNIA, True, why, options.kind)
 
 
 def _loop_pairs(
@@ -218,7 +218,7 @@ def _loop_pairs(
 # PEMS03, 04, 07, 08
 
 
-def _pems(options: Options, notices: Notices) -> _Readings:
+def _pems(options: Options, notices: Notices) -> _DataSet:
     kind, (begins, length_unit) = options.kind, PEMS[options.kind]
     stems = (kind, kind.replace("0", "d"))
     wanted = {
@@ -244,7 +244,7 @@ def _pems(options: Options, notices: Notices) -> _Readings:
     notices.add(f"Rows without a time, taken to be 5 minutes apart from {begins} on", len(values))
     quantity, unit, missing, why = PEMS_MEASURES[feature]
     why = f"in {kind.upper()} {why}"
-    return _Readings(path, values, times, network, quantity, unit, CALIFORNIA, missing, why, kind)
+    return _DataSet(path, values, times, network, quantity, unit, CALIFORNIA, missing, why, kind)
 
 
 def _pems_values(path: Path, feature: str | None) -> tuple[NDArray[np.generic], str]:
@@ -273,7 +273,7 @@ def _id_lines(path: Path) -> list[str]:
 # The authors' layout
 
 
-def _authors(options: Options, notices: Notices) -> _Readings:
+def _authors(options: Options, notices: Notices) -> _DataSet:
     found = find_files(options.files, AUTHORS)
     path = found["readings"]
     matrix = found["adjacency"]
@@ -289,7 +289,7 @@ def _authors(options: Options, notices: Notices) -> _Readings:
         what = f"Split files next to the data, not part of the city ({', '.join(splits[:5])}); see read_seen"
         notices.add(what, len(splits))
     name = path.resolve().parent.name
-    return _Readings(path, frame.values, frame.index, network, "count", "vehicles", AUTHORS_ZONE, False, why, name)
+    return _DataSet(path, frame.values, frame.index, network, "count", "vehicles", AUTHORS_ZONE, False, why, name)
 
 
 def _authors_pairs(path: Path, num_nodes: int) -> Edges:

@@ -40,7 +40,7 @@ class Frame:
     columns: NDArray[Any]  # [columns]
 
 
-class _RefusedError(Exception):
+class _UnreadablePickleError(Exception):
     """Why a pickle is not read."""
 
 
@@ -53,7 +53,7 @@ def unpickle(path: Path) -> Any:
         file = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if zipped else raw
         try:
             return _Finish().finish(_Unpickler(file, encoding="latin-1").load())
-        except _RefusedError as why:
+        except _UnreadablePickleError as why:
             raise CityError(f"{path.name}: {why}") from None
 
 
@@ -86,12 +86,12 @@ class _Dtype(_StandIn):
         code = _text(self.args[0])
         state: tuple[Any, ...] = self.state or (3, "|")
         if not re.fullmatch(r"[<>|=]?([biuf][1248]|[SU]\d{1,6}|O8?|[mM]8(\[\w+\])?)", code):
-            raise _RefusedError(f"an array of {code!a} is not read")
+            raise _UnreadablePickleError(f"an array of {code!a} is not read")
         if len(state) > 8 and state[8] is not None and code.endswith("8"):
             unit = _text(state[8][1][0])
             count = state[8][1][1]
             if unit not in UNITS or count != 1:
-                raise _RefusedError(f"times in units of {count} {unit!r} are not read")
+                raise _UnreadablePickleError(f"times in units of {count} {unit!r} are not read")
             code = f"{code}[{unit}]"
         dtype: np.dtype[Any] = np.dtype(code)
         order = _text(state[1])
@@ -159,7 +159,7 @@ class _Unpickler(pickle.Unpickler):
             found = _SPARSE.get(name)
         if found is None:
             shown = full if len(full) <= 120 and full.isprintable() else ascii(full[:120])
-            raise _RefusedError(
+            raise _UnreadablePickleError(
                 f"{shown} is not allowed. Only arrays, frames and plain containers are read from a pickle"
             )
         return found
@@ -181,7 +181,7 @@ class _Finish:
         if id(thing) in self._done:
             return self._done[id(thing)]
         if id(thing) in self._open or len(self._open) >= MAX_DEPTH:
-            raise _RefusedError(f"containers that contain themselves, or over {MAX_DEPTH} deep, are not read")
+            raise _UnreadablePickleError(f"containers that contain themselves, or over {MAX_DEPTH} deep, are not read")
         self._open.add(id(thing))
         made = self._made(thing)
         self._open.remove(id(thing))
@@ -210,7 +210,7 @@ class _Finish:
             case _StandIn(role="coo" | "csr" | "csc"):
                 return self._sparse(thing)
         kind = "class" if isinstance(thing, type) else getattr(thing, "role", type(thing).__name__)
-        raise _RefusedError(f"it holds a {kind}, which is not data")
+        raise _UnreadablePickleError(f"it holds a {kind}, which is not data")
 
     def _array(self, raw: Any, dtype: np.dtype[Any], shape: Any, *, fortran: bool) -> NDArray[Any]:
         if dtype.kind != "O":
@@ -244,7 +244,7 @@ class _Finish:
         blocks = [np.atleast_2d(self._one_array(values)) for values, _ in parts]
         for block in blocks:
             if block.dtype.kind not in "biuf":
-                raise _RefusedError(f"a column of the frame holds {block.dtype}. Numbers are expected")
+                raise _UnreadablePickleError(f"a column of the frame holds {block.dtype}. Numbers are expected")
         if sum(len(block) for block in blocks) != width or any(block.shape[1:] != (height,) for block in blocks):
             raise ValueError("a frame whose blocks do not match its axes")
         joined = np.empty((width, height), np.result_type(*blocks))

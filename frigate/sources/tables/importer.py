@@ -127,7 +127,7 @@ def import_tables(
     read_as = ReadingOptions(encoding, date_order, bearing, snap_m, dict(rename or {}))
     if network is not None:
         read_as = read_as.or_else(network.read_as)
-    options = _Options(read_as, step, timezone, quantity, unit, on)
+    options = _ImportOptions(read_as, step, timezone, quantity, unit, on)
     given = {"nodes": nodes, "edges": edges, "readings": readings, "sensors": sensors}
     with _opened(given, options.read_as, dict(rename or {})) as tables:
         if network is None:
@@ -154,7 +154,7 @@ def import_tables(
 
 
 @dataclass(frozen=True)
-class _Options:
+class _ImportOptions:
     read_as: ReadingOptions
     step: str | None
     timezone: str | None
@@ -196,7 +196,9 @@ def _with_notices(city: City, log: ImportLog) -> City:
 # Readings
 
 
-def _attached(city: City, tables: Mapping[str, TableFile], options: _Options, roads: RoadTable, log: ImportLog) -> City:
+def _attached(
+    city: City, tables: Mapping[str, TableFile], options: _ImportOptions, roads: RoadTable, log: ImportLog
+) -> City:
     read_as = options.read_as
     if read_as.snap_m is not None and not 0 <= read_as.snap_m < math.inf:
         raise CityError(f"snap {read_as.snap_m:g}: give a distance in metres, 0 or more")

@@ -55,7 +55,7 @@ class Trace:
 
 
 @dataclass
-class _Reading:
+class _TableReader:
     """State shared by all tables."""
 
     network: RoadNetwork
@@ -78,7 +78,7 @@ def read_traces(
     """The usable positions of all files, and the notices, extended. `names` maps columns to ours."""
     if not paths:
         raise CityError("no trace file is given")
-    reading = _Reading(network, clock, notices)
+    reading = _TableReader(network, clock, notices)
     runs: list[Trace] = []
     for path in paths:
         if path.suffix not in (".csv", ".parquet"):
@@ -98,7 +98,7 @@ def read_traces(
     return replace(single, names=vehicles, read=reading.read, dropped=reading.dropped), notices
 
 
-def _usable(table: Table, reading: _Reading) -> Trace:
+def _usable(table: Table, reading: _TableReader) -> Trace:
     """The rows of a table that have a vehicle, a time and a place on earth."""
     reading.read += len(table)
     raw = table.frame["time"]
@@ -114,7 +114,9 @@ def _usable(table: Table, reading: _Reading) -> Trace:
     return Trace(vehicle, time_us, lon, lat).take(kept)
 
 
-def _on_earth(table: Table, lon: NDArray[np.float64], lat: NDArray[np.float64], reading: _Reading) -> NDArray[np.bool_]:
+def _on_earth(
+    table: Table, lon: NDArray[np.float64], lat: NDArray[np.float64], reading: _TableReader
+) -> NDArray[np.bool_]:
     finite = np.isfinite(lon) & np.isfinite(lat)
     zero = finite & (lon == 0) & (lat == 0)
     placed = finite & ~zero
@@ -137,7 +139,7 @@ def _near(network: RoadNetwork, lon: NDArray[np.float64], lat: NDArray[np.float6
     return near
 
 
-def _nothing(paths: Sequence[Path], reading: _Reading) -> str:
+def _nothing(paths: Sequence[Path], reading: _TableReader) -> str:
     """Why no position is left."""
     named = ", ".join(path.name for path in paths[:3])
     if not reading.read:
@@ -170,7 +172,7 @@ def _in_order(whole: Trace, names: tuple[str, ...], notices: Notices) -> Trace:
     return whole.take(np.lexsort((whole.time_us, whole.vehicle)))
 
 
-def _one_place_each(held: Trace, names: tuple[str, ...], reading: _Reading) -> Trace:
+def _one_place_each(held: Trace, names: tuple[str, ...], reading: _TableReader) -> Trace:
     """One position per vehicle and time: the first if they are close together, none if they are far apart."""
     same = np.zeros(len(held), bool)
     same[1:] = (np.diff(held.vehicle) == 0) & (np.diff(held.time_us) == 0)

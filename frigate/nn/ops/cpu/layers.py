@@ -41,11 +41,11 @@ def gated_layers(
     gates = [gate.to(h.dtype) for gate in gates]
     # Checked here: inside `forward`, grad mode is always off.
     recording = torch.is_grad_enabled()
-    y: Tensor = _Layers.apply(h, topology, len(gates), recording, *gates, *weights, *biases)
+    y: Tensor = _CpuLayers.apply(h, topology, len(gates), recording, *gates, *weights, *biases)
     return y
 
 
-class _Layers(torch.autograd.Function):
+class _CpuLayers(torch.autograd.Function):
     """L layers; the tensors are L gates [E], L weights W_1 [D,3D], and L or no biases b [D].
 
     Intermediate results reuse the same buffers, because allocating fresh memory is slow.

@@ -24,7 +24,7 @@ from frigate.nn.ops.cuda.lstm_kernels import early, late, math, rows_and_warps, 
 
 
 @dataclass
-class Tuning:
+class DecoderTuning:
     """Launch parameters."""
 
     forward: tuple[int, int] = (64, 4)  # rows per program, warps
@@ -32,7 +32,7 @@ class Tuning:
     backward_stages: int = 1
 
 
-TUNING = Tuning()
+TUNING = DecoderTuning()
 
 
 @triton.jit

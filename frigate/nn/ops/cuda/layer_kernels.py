@@ -25,7 +25,7 @@ from frigate.nn.topology import Topology
 
 
 @dataclass
-class Tuning:
+class LayerTuning:
     """Launch parameters, tuned on an H200."""
 
     rows: int = 64  # snapshots per tile; 16 if there are fewer snapshots than this
@@ -36,7 +36,7 @@ class Tuning:
     product_stages: int = 3
 
 
-TUNING = Tuning()
+TUNING = LayerTuning()
 
 
 @triton.jit

@@ -23,7 +23,7 @@ def gated_layers(
     gates = [gate.float() for gate in gates]
     biases = [bias.float() for bias in biases]
     if torch.is_grad_enabled():
-        y: Tensor = _Layers.apply(h.contiguous(), topology, len(gates), *gates, *weights, *biases)
+        y: Tensor = _CudaLayers.apply(h.contiguous(), topology, len(gates), *gates, *weights, *biases)
         return y
     h = h.contiguous()
     for number, (gate, weight) in enumerate(zip(gates, weights, strict=True)):
@@ -31,7 +31,7 @@ def gated_layers(
     return h
 
 
-class _Layers(torch.autograd.Function):
+class _CudaLayers(torch.autograd.Function):
     """L layers; the tensors are L gates [E], L weights W_1 [D,3D], and L or no biases b [D]."""
 
     @staticmethod

@@ -22,7 +22,7 @@ from torch import Tensor
 
 
 @dataclass
-class Tuning:
+class LSTMTuning:
     """Launch parameters."""
 
     forward: tuple[int, int] = (64, 4)  # rows per program, warps
@@ -31,7 +31,7 @@ class Tuning:
     sums_block: tuple[int, int, int] = (64, 8, 3)  # rows per tile, warps, stages
 
 
-TUNING = Tuning()
+TUNING = LSTMTuning()
 
 
 @triton.jit
