@@ -206,11 +206,11 @@ class _EndedError(Exception):
 
 def last_weekday_morning(stream: RoadNetworkStream) -> int:
     """The snapshot at 6:30 local time on the last weekday of the readings."""
-    from frigate.calendar import DAY_S
+    from frigate.calendar import KIND, KINDS_OF_DAY, SECOND
 
-    local_s = stream.times_s + stream.utc_offset_s
-    weekday = (local_s // DAY_S + 3) % 7 < 5  # 1970-01-01 was a Thursday
-    mornings = (weekday & (local_s % DAY_S == MORNING_S)).nonzero()[0]
+    clock = stream.wall_clock
+    weekday = clock[:, KIND] == KINDS_OF_DAY.index("weekday")
+    mornings = (weekday & (clock[:, SECOND] == MORNING_S)).nonzero()[0]
     return int(mornings[-1]) if len(mornings) else 0
 
 

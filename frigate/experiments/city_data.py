@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import ConvexHull, QhullError
 
-from frigate.calendar import DAY_S
+from frigate.calendar import HOURS, KINDS_OF_DAY, hourly_bins
 from frigate.city.network import RoadNetwork
 from frigate.city.stream import RoadNetworkStream
 from frigate.coordinates import EARTH_RADIUS_M
@@ -174,9 +174,8 @@ def measure_profile(plan: Plan) -> ResultTable:
 
 def tide(stream: RoadNetworkStream, node: int) -> dict[str, Any]:
     """Mean and quartiles of a node's readings by local hour, for weekdays and weekends; None where there are none."""
-    local_s = stream.times_s + stream.utc_offset_s
-    hour = local_s % DAY_S // 3600
-    weekend = (local_s // DAY_S + 3) % 7 >= 5  # 1970-01-01 was a Thursday
+    kind, hour = np.divmod(hourly_bins(stream.wall_clock), HOURS)
+    weekend = kind == KINDS_OF_DAY.index("weekend")
     observed = stream.observed[:, node]
     values = stream.values[:, node].astype(np.float64)
 

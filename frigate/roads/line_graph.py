@@ -133,6 +133,11 @@ def onward(
 ) -> NDArray[np.bool_]:
     """[K] which of these turns are no U-turns, or are U-turns at a dead end."""
     back = receivers[entered] == senders[left]
-    ways_on = np.bincount(left[~back], minlength=len(senders))
-    kept: NDArray[np.bool_] = ~back | (ways_on[left] == 0)
+    kept: NDArray[np.bool_] = ~back | dead_ends(left[~back], len(senders))[left]
     return kept
+
+
+def dead_ends(left: NDArray[np.int64], num_roads: int) -> NDArray[np.bool_]:
+    """[E] the roads that none of these turns onward leaves: one may turn round at their ends, and nowhere else."""
+    ends: NDArray[np.bool_] = np.bincount(left, minlength=num_roads) == 0
+    return ends

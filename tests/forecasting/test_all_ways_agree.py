@@ -250,10 +250,8 @@ def test_a_change_ahead_applies_from_its_step_on(town: Town, roads: list[tuple[s
 
 def test_a_road_that_opens_mid_record_has_one_usual_network(town: Town, roads: list[tuple[str, str]]) -> None:
     """A node that is there for a quarter of the record: every way of asking starts from the same usual roads."""
-    stream, node = (
-        town.city.stream,
-        int(np.flatnonzero(~town.city.stream.sensors)[0]) if not town.city.stream.sensors.all() else 0,
-    )
+    stream = town.city.stream
+    node = int(np.argmin(stream.sensors))  # one without a sensor, if there is any
     late = stream.num_snapshots * 3 // 4
     without = stream.usual_network().remove_nodes([stream.node_ids[node]])
     network_of = (np.arange(stream.num_snapshots) >= late).astype(np.int64)

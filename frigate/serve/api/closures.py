@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, HTTPException, Path, Query, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from frigate.calendar import utc_iso
+from frigate.calendar import DAY_S, utc_iso
 from frigate.serve.api.admission import GuardedRoute, allow
 from frigate.serve.api.common import Moment, NodeText, ServiceOf, road_row
 from frigate.serve.api.paging import Page, paged
@@ -15,7 +15,7 @@ from frigate.serve.problems import problems
 from frigate.serve.store import Closure
 
 router = APIRouter(prefix="/v1", route_class=GuardedRoute, tags=["closures"])
-MAX_BACKDATE_S = 86_400  # how far in the past a closure may begin
+MAX_BACKDATE_S = DAY_S  # how far in the past a closure may begin
 
 
 def _as_text(value: object) -> object:

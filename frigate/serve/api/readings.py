@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from frigate.calendar import utc_iso
+from frigate.calendar import DAY_S, utc_iso
 from frigate.serve.api.admission import GuardedRoute, allow, media_type_of
 from frigate.serve.api.common import (
     TABLES,
@@ -159,8 +159,8 @@ def history(
     """The readings of a node, for at most 31 days."""
     node_row(service.city, node)
     end_s = service.now() if end is None else end.timestamp()
-    begin_s = end_s - 86_400 if begin is None else begin.timestamp()
-    if not 0 <= end_s - begin_s <= HISTORY_DAYS * 86_400:
+    begin_s = end_s - DAY_S if begin is None else begin.timestamp()
+    if not 0 <= end_s - begin_s <= HISTORY_DAYS * DAY_S:
         raise HTTPException(422, f"begin must be before end, and at most {HISTORY_DAYS} days before it")
     parts = service.store.reading_parts(int(begin_s * 1e6), int(end_s * 1e6), node)
     if form == "json":

@@ -25,7 +25,7 @@ from frigate.errors import CityError
 from frigate.reading.notices import Notices
 from frigate.reading.sandbox import sandboxed
 from frigate.reading.times import Clock
-from frigate.roads.line_graph import every_turn
+from frigate.roads.line_graph import dead_ends, every_turn
 from frigate.roads.on_roads import on_roads
 from frigate.sources.sumo.counts import Counts, counts_stream
 from frigate.sources.sumo.net import SumoNet, read_net
@@ -125,8 +125,7 @@ def _forbidden_turns(sumo: SumoNet, network: RoadNetwork) -> NDArray[np.int64]:
     left, entered = every_turn(edges.senders, edges.receivers)
     allowed = np.isin(left * E + entered, made[:, 0] * E + made[:, 1])
     back = edges.receivers[entered] == edges.senders[left]
-    onward = np.bincount(left[allowed & ~back], minlength=E)
-    forbidden = ~allowed & (~back | (onward[left] == 0))
+    forbidden = ~allowed & (~back | dead_ends(left[allowed & ~back], E)[left])
     left = left[forbidden]
     entered = entered[forbidden]
     return np.stack([edges.senders[left], edges.receivers[left], edges.receivers[entered]], axis=1)

@@ -19,6 +19,7 @@ from frigate.errors import CityError, MissingExtraError
 from frigate.reading.columns import MAX_TEXT
 from frigate.reading.notices import Notices
 from frigate.roads.geometry import Projection, write_line
+from frigate.roads.line_graph import dead_ends
 from frigate.sources.sumo.xml import Element, elements
 
 NO_ROAD = ("internal", "crossing", "walkingarea")  # functions of edges inside a junction or for pedestrians
@@ -263,7 +264,7 @@ def road_class(sumo_type: str) -> str:
 
 
 def _turns(read: _Read, road_of: dict[str, int], lanes: dict[str, Lane]) -> tuple[NDArray[np.int64] | None, int]:
-    """Allowed turns, and the number of U-turns left out. U-turns are kept only where there is no other way on."""
+    """Allowed turns, and the number of U-turns left out: SUMO says which turns are."""
     if not read.connections:
         return None, 0
     onward: set[tuple[int, int]] = set()
@@ -272,6 +273,6 @@ def _turns(read: _Read, road_of: dict[str, int], lanes: dict[str, Lane]) -> tupl
         ends = (lanes.get(lane_a), lanes.get(lane_b))
         if a in road_of and b in road_of and all(lane is not None and lane.for_cars for lane in ends):
             (back if turns_round else onward).add((road_of[a], road_of[b]))
-    leading = {a for a, _ in onward}
-    kept = onward | {(a, b) for a, b in back if a not in leading}
+    may_turn_round = dead_ends(np.array([a for a, _ in onward], np.int64), len(read.roads))
+    kept = onward | {(a, b) for a, b in back if may_turn_round[a]}
     return np.array(sorted(kept), np.int64).reshape(-1, 2), len(onward | back) - len(kept)
