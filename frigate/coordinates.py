@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 EARTH_RADIUS_M = 6_371_008.8
-MAX_LON, MAX_LAT = 180.0, 90.0
+MAX_LON = 180.0
+MAX_LAT = 90.0
 
 
 def haversine_m(

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from frigate.text import printable
 
-WIDTH_PX, MAX_HEIGHT_PX = 320, 320
+WIDTH_PX = 320
+MAX_HEIGHT_PX = 320
 MAX_SHAPES = 4000  # roads, or sensors, of a sketch; with more it is drawn coarser
 STYLE = "font-size:0.9em;line-height:1.4"
 

@@ -23,7 +23,9 @@ def plain_progress(title: str, say: Callable[[str], None]) -> Progress:
         nonlocal last, began_s, began_at, of
         now = time.monotonic()
         if total != of:
-            began_s, began_at, of = now, done, total
+            began_s = now
+            began_at = done
+            of = total
         if now - last < PLAIN_PROGRESS_S or not began_at < done < total:
             return
         last = now

@@ -158,9 +158,12 @@ class _RowSampler:
         inputs = torch.from_numpy(self.inputs).to(device)
         current = rng.permutation(windows_in(period, past=past, horizon=horizon))
         enough = int(max_rows / max(1.0, share * STEPS * int(targets.sum())))
-        xs, ys = [], []
+        xs = []
+        ys = []
         for at in current[: max(1, enough)]:
-            asked, hidden, which = targets, None, None
+            asked = targets
+            hidden = None
+            which = None
             if hide is not None and self.masks is None:
                 asked = targets & (rng.random(len(targets)) < rng.uniform(*hide))
                 hidden = torch.from_numpy(asked)[None].to(device)

@@ -30,7 +30,8 @@ class DeepBaseline(ForecastModel):
 
     def __init__(self, settings: BaselineSettings, task: Task, scaling: Scaling) -> None:
         super().__init__(width=settings.width, value_offset=scaling.value_offset, value_scale=scaling.value_scale)
-        self.settings, self.task = settings, task
+        self.settings = settings
+        self.task = task
         self.length_scale_m = scaling.length_scale_m
 
     @property

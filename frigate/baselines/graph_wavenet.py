@@ -30,7 +30,8 @@ from frigate.config import BaselineSettings, Task
 from frigate.nn.batch import Batch
 from frigate.nn.scaling import Scaling
 
-SKIP, END = 8, 13  # widths of the skip connections and of the last hidden layer, in residual widths: 256 and 416
+SKIP = 8  # width of the skip connections, in residual widths: 256
+END = 13  # and of the last hidden layer: 416
 DROPOUT = 0.3
 
 

@@ -294,7 +294,9 @@ def _fit_decay(
 
     Minimizes absolute errors, as forecasts are scored by MAE; least squares would fit the mean of a skewed count.
     """
-    kriged, later, price = [], [], []
+    kriged = []
+    later = []
+    price = []
     for batch, (anomaly, known) in zip(batches, anomalies, strict=True):
         assert batch.target is not None and batch.target_observed is not None
         usual = kriging.profile[hourly_bins(batch.time_future)][:, :, targets]  # [B,H,targets]

@@ -66,7 +66,9 @@ class EdgeIndex:
         N = topologies[0].num_nodes
         keys = [topology.senders * N + topology.receivers for topology in topologies]
         union = keys[0] if len(keys) == 1 else torch.unique(torch.cat(keys))
-        length, there, connected = [], [], []
+        length = []
+        there = []
+        connected = []
         for topology, key in zip(topologies, keys, strict=True):
             at = torch.searchsorted(union, key)
             nothing = topology.length_m.new_zeros(len(union))

@@ -44,7 +44,8 @@ from frigate.nn.scaling import Scaling
 BRANCHES = 3
 DILATIONS = (1, 2, 4)
 DROPOUT = 0.2  # after each convolution of a TCN
-STEPS, STEP = 10, 0.6  # of the integration from 0 to 6
+STEPS = 10  # of the integration from 0 to 6
+STEP = 0.6
 ALPHA_AT_START = 0.8
 HIDDEN = 32  # of the last layers, for each step ahead
 

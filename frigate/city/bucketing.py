@@ -261,7 +261,8 @@ def bucket_sensors(
         else:
             seen = reporting > 0
             sums = sums / np.maximum(reporting, 1)
-        total.values[low:high], total.observed[low:high] = np.where(seen, sums, 0), seen
+        total.values[low:high] = np.where(seen, sums, 0)
+        total.observed[low:high] = seen
     return SensorSnapshots(total, partial, incomplete)
 
 

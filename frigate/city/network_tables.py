@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 ATTRIBUTES = ("road_class", "lanes", "speed_kph", "name", "geometry")
 NODE_COLUMNS = ("node_id", "lon", "lat")
 EDGE_COLUMNS = ("source", "target", "length_m", *ATTRIBUTES)
-APART_M, SHORT = 50.0, 50  # nodes this far apart, and a road this many times shorter: not in metres
+APART_M = 50.0  # nodes this far apart, and
+SHORT = 50  # a road this many times shorter: not in metres
 
 
 def read_nodes(

@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 CODES = (-99999, -9999, -999, 9999, 99999, 32767, -32768, 65535, 2**31 - 1, -(2**31), 2**32 - 1)
 CODES_32 = np.array(CODES, np.float32)  # readings are float32
-FAR, FAR_FOR_A_CODE, FAR_FOR_NEW = 10.0, 3.0, 3.0  # widths
+FAR = 10.0  # widths
+FAR_FOR_A_CODE = 3.0  # widths
+FAR_FOR_NEW = 3.0  # widths
 SAMPLE = 1_000_000  # readings used to find the usual range of a record
 
 

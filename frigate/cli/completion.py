@@ -56,7 +56,9 @@ def _walk(parser: Parser, path: tuple[str, ...]) -> Iterator[Words]:
 
 def _bash(tree: list[Words], *, zsh: bool) -> str:
     paths = [_quoted(words.path) for words in tree if words.path]
-    values, free, known = [], [], []
+    values = []
+    free = []
+    known = []
     for words in tree:
         chosen = " ".join((*words.commands, *words.choices.get("", ())))
         names = " ".join(words.options)

@@ -119,7 +119,9 @@ def run_demo(
     run = train(city, seen=SEEN, settings=settings, folder=folder / RUN, on_step=on_step)
     if not run.progress.finished:
         raise KeyboardInterrupt
-    parameters, model, full = sum(p.numel() for p in run.model.parameters()), settings.model, preset("default").model
+    parameters = sum(p.numel() for p in run.model.parameters())
+    model = settings.model
+    full = preset("default").model
     note = (
         f"A small model for a quick demo: width {model.width} and {model.layers} layers (the preset has {full.width} "
         f"and {full.layers}), {parameters:,} parameters, {run.progress.epoch} epochs in {run.progress.seconds:.0f} s."

@@ -52,7 +52,8 @@ COMMANDS = (
     COMPLETION,
 )
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory")  # in torch's error messages
-FAILED, STOPPED = 2, 130  # exit statuses: an error, Ctrl-C
+FAILED = 2  # exit status: an error
+STOPPED = 130  # exit status: Ctrl-C
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -89,7 +89,8 @@ def fit_response(
         for more in EXPONENTS.tolist():
             errors = _errors(near, ClosureResponse(fewer, more))
             if errors.sum() < least.sum():
-                best, least = ClosureResponse(fewer, more), errors
+                best = ClosureResponse(fewer, more)
+                least = errors
     of_sensor = np.bincount(near.sensor, weights=kept - least)
     of_sensor = of_sensor[np.unique(near.sensor)]
     error = float(of_sensor.std()) * np.sqrt(len(of_sensor))

@@ -30,7 +30,8 @@ from frigate.roads.features import FEATURE_WIDTH, fit_feature_scaling
 MIN_SENSORS = 60  # with fewer, the process cannot be told from chance
 FITTED_SENSORS = 400  # that the scales are fitted to: the time grows with the cube
 READ_SENSORS = 2_000  # that an estimate is made from
-ITERATIONS, RATE = 60, 0.15
+ITERATIONS = 60
+RATE = 0.15
 OFFSET_SHARES = (0.1, 0.3)  # of the mean count, added before the logarithm: how much a quiet street counts
 TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 MIN_GAIN = 0.01  # of the trips' error, from which the process is used

@@ -82,7 +82,8 @@ def find_detours(
     more = np.flatnonzero(~np.isin(after, before))
     there = np.concatenate([closed, np.zeros(len(more), bool)])
     graph = line_graph(old, forbidden_turns, also=(new, more), closed=there)
-    rows, routes = [], []
+    rows = []
+    routes = []
     searches = zip(sets, set_searches(settings), strict=True)
     for k, (trips, search) in enumerate(islice(searches, settings.detour_sets)):
         used = np.asarray(trips.through_road[:, np.flatnonzero(closed)].sum(axis=1)).ravel() > 0
@@ -105,7 +106,8 @@ def reroute(demands: Sequence[Demand], detours: Detours) -> list[Rerouted]:
     before = np.stack([demand.set_flows[: len(sets)] for demand in demands], axis=2)  # [S,N,C]
     after = np.empty_like(before)
     road = []
-    lost, made = np.zeros(len(demands)), np.zeros(len(demands))
+    lost = np.zeros(len(demands))
+    made = np.zeros(len(demands))
     for k, (trips, rows, other) in enumerate(sets):
         numbers = np.stack([demand.numbers[k][rows] for demand in demands], axis=1)  # [R,C]
         moved = other.through_node.T @ numbers - trips.through_node[rows].T @ numbers

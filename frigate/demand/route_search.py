@@ -319,7 +319,8 @@ def _search_some(
         ranked[0] = 0.0
         size = 1
         count = 0
-        away[origin], place[origin] = 0.0, 0
+        away[origin] = 0.0
+        place[origin] = 0
         missing = 0  # destinations still to reach; drawn ones force a full search
         for w in range(W):
             if ends[s, w] >= 0 and not is_wanted[ends[s, w]]:
@@ -345,10 +346,12 @@ def _search_some(
                             least = j
                     if ranked[least] >= far:
                         break
-                    heap[i], ranked[i] = heap[least], ranked[least]
+                    heap[i] = heap[least]
+                    ranked[i] = ranked[least]
                     place[heap[i]] = i
                     i = least
-                heap[i], ranked[i] = last, far
+                heap[i] = last
+                ranked[i] = far
                 place[last] = i
             place[u] = -2
             for p in range(turn_start[u], turn_start[u + 1]):
@@ -371,12 +374,15 @@ def _search_some(
                 if i < 0:
                     i = size
                     size += 1
-                away[v], before[v] = there, u
+                away[v] = there
+                before[v] = u
                 while i > 0 and ranked[(i - 1) // 4] > there:
-                    heap[i], ranked[i] = heap[(i - 1) // 4], ranked[(i - 1) // 4]
+                    heap[i] = heap[(i - 1) // 4]
+                    ranked[i] = ranked[(i - 1) // 4]
                     place[heap[i]] = i
                     i = (i - 1) // 4
-                heap[i], ranked[i] = v, there
+                heap[i] = v
+                ranked[i] = there
                 place[v] = i
         for w in range(W):
             last = ends[s, w]
@@ -388,7 +394,8 @@ def _search_some(
                 ends[s, w] = -1
                 continue
             ends[s, w] = last
-            n, u = 1, last
+            n = 1
+            u = last
             while u != origin:
                 u = before[u]
                 n += 1
@@ -406,10 +413,12 @@ def _search_some(
             if wanted[s, w] >= 0:
                 is_wanted[wanted[s, w]] = False
         for k in range(size):
-            away[heap[k]], place[heap[k]] = np.inf, -1
+            away[heap[k]] = np.inf
+            place[heap[k]] = -1
         for k in range(count):
             v = reached[k]
-            away[v], place[v] = np.inf, -1
+            away[v] = np.inf
+            place[v] = -1
             for p in range(turn_start[v], turn_start[v + 1]):
                 factor[turn_into[p]] = 0.0
     return ends, lengths, roads[:filled].copy()

@@ -168,7 +168,8 @@ class TripModel:
             hidden = rows[fold::FOLDS]
             visible[hidden] = False
             without = trip_levels(self.sets, self._usual(visible), self.settings)
-            level[hidden], spread[hidden] = without.level[hidden], without.spread[hidden]
+            level[hidden] = without.level[hidden]
+            spread[hidden] = without.spread[hidden]
         return Estimates(level, spread)
 
     def rerouted(self, demands: Sequence[Demand], network: RoadNetwork) -> list[Rerouted]:

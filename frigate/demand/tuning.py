@@ -23,8 +23,10 @@ from frigate.demand.settings import DemandSettings, num_searches
 from frigate.draws import Draw, generator, seed_of
 from frigate.roads.line_graph import LineGraph, line_graph
 
-TRIED, TRIED_IN_LARGE = 64, 24  # settings; fewer in a large network, where each takes longer
-LARGE, VERY_LARGE = 5_000, 20_000  # nodes
+TRIED = 64  # settings
+TRIED_IN_LARGE = 24  # in a large network, where each takes longer
+LARGE = 5_000  # nodes
+VERY_LARGE = 20_000  # nodes
 FOLDS = 3
 SEARCHES = 400  # per setting under comparison
 MIN_SENSORS = 30  # with fewer, cross-validation says little and the defaults are kept

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Affected nodes change by more than this many vehicles per hour, and by more than this share of the flow before.
-AFFECTED_PER_H, AFFECTED_SHARE = 60.0, 0.2
+AFFECTED_PER_H = 60.0
+AFFECTED_SHARE = 0.2
 
 Floats = NDArray[np.float64]
 

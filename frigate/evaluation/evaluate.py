@@ -58,7 +58,8 @@ HOPS = ("1", "2", "3", "4-5", "6-10", ">10", "no road to a sensor")
 HOPS_UP_TO = (1, 2, 3, 5, 10)
 MAX_WINDOWS = 16  # scored at once; more are not faster
 SCORE_TENSORS = 10  # doubles per node and step ahead
-FITTED_ROWS_S, FORECAST_ROWS_S = 10_000, 40_000  # rows per second of LightGBM on one core, measured on the demo town
+FITTED_ROWS_S = 10_000  # rows per second of LightGBM on one core, measured on the demo town
+FORECAST_ROWS_S = 40_000  # the same
 
 
 def evaluate(
@@ -208,7 +209,7 @@ def lightgbm_seconds(run_on_city: RunOnCity, *, stride: int = 1) -> float:
 
 def _about_training_period(run_on_city: RunOnCity) -> str:
     """A note on a city that lacks some of the run's training period, which the baselines are fitted on."""
-    (first, stop) = run_on_city.split.train
+    first, stop = run_on_city.split.train
     whole = run_on_city.run.split.train
     left = stop - first
     length = whole[1] - whole[0]
@@ -292,7 +293,8 @@ def evaluate_forecaster(
     `beside` are further forecasters with windows of their own. A model that has not `learned` anything forecasts what
     demand does, which then is no baseline.
     """
-    stream, baselines = city.stream, naive_baselines(city.stream, split)
+    stream = city.stream
+    baselines = naive_baselines(city.stream, split)
     own_past, timed = own_past_baselines(stream, split)
     if name in (*baselines, *own_past, *timed, OWN):
         raise SettingsError(f'a model cannot be named "{name}": a baseline has that name. Choose another')

@@ -81,7 +81,8 @@ class Scores:
     """Running sums over windows, in float64 on the device of the forecasts. Add batches; read summaries."""
 
     def __init__(self, *, horizon: int, num_nodes: int, step_s: int, quantity: str) -> None:
-        self.horizon, self.num_nodes = horizon, num_nodes
+        self.horizon = horizon
+        self.num_nodes = num_nodes
         steps = HOUR_S // step_s if quantity == "count" and HOUR_S % step_s == 0 else 0
         self.hour_steps = steps if steps <= horizon else 0  # 0: no hourly sums
         self._cells: Tensor | None = None  # [5,H,N] count, |e|, e^2, sMAPE, |y|

@@ -33,7 +33,8 @@ PAPER_STEP_MIN = 5
 
 def measure_datasets(plan: Plan) -> ResultTable:
     """The row of the plan's city, the paper's rows, and the map for the plot."""
-    city, stream = plan.city, plan.city.stream
+    city = plan.city
+    stream = plan.city.stream
     network = stream.network
     count, total = node_sums(stream)
     readings = int(count.sum())

@@ -78,7 +78,7 @@ def draw_distortion(table: ResultTable) -> plots.Figure:
     full = [row for row in table.rows if row["choice"] == FULL and row["pairs"]]
     if full:
         at = column(full, "anchors")
-        (colour, _) = plots.look(CHOICES["bourgain"])
+        colour, _ = plots.look(CHOICES["bourgain"])
         ax.vlines(at, column(full, "low"), column(full, "high"), color=colour, linewidth=1.5)
         label = "as many sets as the theorem requires"
         ax.plot(at, column(full, "distortion"), "*", color=colour, markersize=12, linestyle="", label=label)
@@ -94,9 +94,11 @@ def draw_distortion(table: ResultTable) -> plots.Figure:
 
 NODES = 14
 ANCHORS = (0, 4)
-V1, V2 = 2, 9
+V1 = 2
+V2 = 9
 BESIDE_V1 = 3  # the only node with another reading in the control
-READING, OTHER_READING = 5.0, 9.0
+READING = 5.0
+OTHER_READING = 9.0
 SEEDS = 5  # of the weights
 ROUNDING = 1e-5  # smaller differences are fp32 rounding, accumulated over the layers
 LEMMA = {"paper": ("on", "off"), "dcrnn": ("none",), "stgcn": ("none",), "stgode": ("none",)}  # models that it covers
@@ -202,7 +204,8 @@ def draw_expressivity(table: ResultTable) -> plots.Figure:
     """The ring, and how far apart each model puts the two nodes."""
     figure, (left, right) = plots.figure(10.5, 5.0, columns=2)
     _draw_ring(left, table)
-    names, values = [], []
+    names = []
+    values = []
     for row in table.rows:
         what = "z" if row["compared"] == "embeddings" else "forecast"
         positions = "" if row["positions"] == "none" else f", positions {row['positions']}"

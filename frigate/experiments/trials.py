@@ -153,7 +153,8 @@ def _trained(plan: Plan, recipe: Recipe, device: torch.device, on_step: OnStep |
 def _not_trained(plan: Plan, recipe: Recipe, device: torch.device) -> Fitted:
     settings = plan.settings(recipe)
     split = split_of(plan, recipe)
-    city, stream = plan.city, plan.city.stream
+    city = plan.city
+    stream = plan.city.stream
     if recipe.model in NEED_DEMAND:
         return _of_demand(plan, recipe, settings, device)
     usual = stream.usual_network(split.train)
@@ -212,7 +213,9 @@ def _facts_path(plan: Plan, recipe: Recipe) -> Path:
 def _training_facts(fitted: Fitted) -> dict[str, Any]:
     if fitted.run is None:
         return {}
-    run, settings, progress = fitted.run, fitted.settings, fitted.run.progress
+    run = fitted.run
+    settings = fitted.settings
+    progress = fitted.run.progress
     at = windows_in(fitted.split.train, past=settings.task.past, horizon=settings.task.horizon)
     whole = math.ceil(len(at) / settings.train.batch_size)
     steps = min(whole, settings.train.steps_per_epoch or whole)  # per epoch

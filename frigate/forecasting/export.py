@@ -298,7 +298,9 @@ def _cases(run: Run, city: City | None) -> dict[str, Inputs]:
 
 def _synthetic(run: Run, *, nodes: int, seed: int) -> Inputs:
     """Random inputs with the right shapes and plausible values."""
-    (_, settings), task, scaling = _frigate(run), run.settings.task, run.scaling
+    _, settings = _frigate(run)
+    task = run.settings.task
+    scaling = run.scaling
     rng = np.random.default_rng([seed, 7])
     T = task.past
     H = task.horizon
@@ -380,7 +382,8 @@ def _by_model(run: Run, arrays: Inputs) -> NDArray[np.float32]:
 
 def _frigate(run: Run) -> tuple[ForecastModel, ModelSettings]:
     """The run's model and its settings; raises an error if they cannot be exported."""
-    model, settings = run.model, run.settings.model
+    model = run.model
+    settings = run.settings.model
     if not isinstance(settings, ModelSettings):
         raise SettingsError(f'preset "{settings.preset}": only paper and default can be exported. Train one of them')
     return model, settings

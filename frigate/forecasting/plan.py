@@ -57,13 +57,15 @@ class RoadPlan:
     @classmethod
     def of(cls, changes: Sequence[RoadChange], *, now_s: int, timezone: str) -> RoadPlan:
         """`now_s`: when the forecast is made, for times of day."""
-        dated, notices = [], []
+        dated = []
+        notices = []
         for change in changes:
             if not len(change.close) and not len(change.add):
                 if change.begin is not None or change.end is not None:
                     raise SettingsError("a change has a begin or an end, but closes and adds no road. Name one")
                 continue
-            from_s, until_s = -np.inf, np.inf
+            from_s = -np.inf
+            until_s = np.inf
             if change.begin is not None:
                 from_s, told = time_from(change.begin, timezone, now_s=now_s, where="begin")
                 notices += told

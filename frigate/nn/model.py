@@ -78,7 +78,8 @@ class DefaultEmbedding(Embedding):
     def __init__(self, width: int, kernel: KernelMean, demand: DemandFeatures | None) -> None:
         super().__init__()
         self.reading = ReadingEncoder(width)
-        self.kernel, self.demand = kernel, demand
+        self.kernel = kernel
+        self.demand = demand
         known = 0 if demand is None else demand.width
         self.context = nn.Linear(FEATURE_WIDTH + len(CALENDAR) + kernel.width + known, width)
 
@@ -180,7 +181,8 @@ class Frigate(ForecastModel):
         super().__init__(width=settings.width, value_offset=scaling.value_offset, value_scale=scaling.value_scale)
         D = settings.width
         hidden = settings.hidden
-        self.calendar_start, self.calendar_future = calendar_start, calendar_future
+        self.calendar_start = calendar_start
+        self.calendar_future = calendar_future
         self.register_buffer("length_scale_m", torch.tensor(float(scaling.length_scale_m)))
         self.length = nn.Parameter(torch.randn(settings.length_width) / settings.length_width**0.5)  # w_delta
         self.embedding = embedding

@@ -159,7 +159,8 @@ class NetworkViews:
         topology, notices = self._make_topology(network if self._follow_closures else as_usual)
         if self._quantity != "count" and as_usual.fingerprint != network.fingerprint:
             notices = [*notices, about_closures_of_gauge(self._quantity, told=self._follow_closures)]
-        flows, rerouted = None, None
+        flows = None
+        rerouted = None
         if self.trips is not None and self.demands:
             if network.fingerprint == self.trips.network.fingerprint:
                 flows = FlowsOn(torch.ones(len(self.demands), network.num_nodes, device=self.device), None)

@@ -84,7 +84,8 @@ def fit_scaling(
     # Zero is meaningful for counts, so they are only divided; a gauge such as speed is centred as well.
     offset = 0.0 if stream.quantity == "count" or not len(readings) else float(readings.mean())
     spread = float(readings.std()) if len(readings) else 0.0
-    anchors, scale_m = None, 1.0
+    anchors = None
+    scale_m = 1.0
     if isinstance(settings, ModelSettings) and settings.anchors:
         anchors = choose_anchors(network, count=settings.anchors, choice=settings.anchor_choice, seed=seed)
         scale_m = position_scale_m(distances_m(network, anchors))

@@ -74,7 +74,8 @@ class Layout:
         several = int(roads.window_of.max(initial=-1)) + 1 < len(roads.window_of) or not roads.holds.all()
         used = np.unique(np.concatenate([roads.measured_on.ravel(), roads.ahead_on]))
         tables = views.tables([views.view(networks[k]) for k in used.tolist()]) if views.demands else None
-        past_on, ahead_on = None, None
+        past_on = None
+        ahead_on = None
         if tables is not None and tables.roads is not None:
             past_on, ahead_on = (
                 torch.from_numpy(np.searchsorted(used, on)).to(views.device)
@@ -127,7 +128,9 @@ class Windows:
     """
 
     def __init__(self, stream: RoadNetworkStream, views: NetworkViews) -> None:
-        self.stream, self.views, self.device = stream, views, views.device
+        self.stream = stream
+        self.views = views
+        self.device = views.device
         self.thinning: Thinning | None = None
         self.masked = False
         self.roads_ahead: RoadNetwork | None = None
@@ -144,7 +147,8 @@ class Windows:
     def thinned(self, thinning: Thinning, *, masked: bool) -> Windows:
         """The same windows with only some of their past snapshots; the others are left out, or have no readings."""
         other = copy.copy(self)
-        other.thinning, other.masked = thinning, masked
+        other.thinning = thinning
+        other.masked = masked
         return other
 
     def edited(self, roads_ahead: RoadNetwork) -> Windows:

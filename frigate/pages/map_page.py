@@ -138,7 +138,8 @@ def _container(page: MapPage) -> bytes:
 
 
 def _place(place: Place, packing: Packing) -> dict[str, Any]:
-    history, main = place.history, place.main_sensors
+    history = place.history
+    main = place.main_sensors
     return {
         "intro": list(place.intro),
         "history": None

@@ -232,7 +232,8 @@ def _every(day: Day, closure: ClosureView | None) -> int:
 
 
 def _network(day: Day) -> bytes:
-    run, stream = day.run, day.run.city.stream
+    run = day.run
+    stream = day.run.city.stream
     return network_container(
         day.network,
         stream,

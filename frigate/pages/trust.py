@@ -153,7 +153,8 @@ def _chart(
 
 def _glossary(day: Day, evaluation: Evaluation) -> list[tuple[str, str]]:
     run = day.run
-    model, parameters = run.settings.model, sum(p.numel() for p in run.model.parameters())
+    model = run.settings.model
+    parameters = sum(p.numel() for p in run.model.parameters())
     terms = [
         (
             "MAE, RMSE",

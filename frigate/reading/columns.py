@@ -81,7 +81,8 @@ def number_styles(file: TableFile, columns: Sequence[str]) -> dict[str, str]:
     columns = [c for c in columns if c in file]
     if file.parquet or not columns:
         return dict.fromkeys(columns, "dot")
-    dotted, thousands = r"^[+-]?\d+(\.\d+)+$", r"^[+-]?[1-9]\d{0,2}(\.\d{3})+$"
+    dotted = r"^[+-]?\d+(\.\d+)+$"
+    thousands = r"^[+-]?[1-9]\d{0,2}(\.\d{3})+$"
     decimal = r"^[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+$"
     grouped = r"^[+-]?\d{1,3}(,\d{3})+(\.\d*)?$"
     found_in = []

@@ -48,8 +48,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # Default limits: a minimum, plus an allowance for each megabyte of the files
-MIN_GB, GB_PER_MB = 8.0, 0.5
-MIN_SECONDS, SECONDS_PER_MB, MAX_SECONDS = 120.0, 10.0, 86_400.0  # of CPU time
+MIN_GB = 8.0
+GB_PER_MB = 0.5
+MIN_SECONDS = 120.0  # of CPU time
+SECONDS_PER_MB = 10.0  # of CPU time
+MAX_SECONDS = 86_400.0  # of CPU time
 MAX_SHARE = 0.75  # of the machine's memory
 WALL_PER_CPU = 10.0  # a call may wait, for a slow disk or a busy machine, this many times its CPU time
 MAX_FILE_GB = 64  # size of a file that is written

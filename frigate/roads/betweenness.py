@@ -157,8 +157,12 @@ def _count_passing(
     heap = np.empty(N, np.int32)  # each node has four children
     place = np.full(N, -1, np.int32)  # position in the heap
     for source in sources:
-        heap[0], size, count = source, 1, 0
-        distance[source], paths[source], lift[source] = 0, 1.0, 0
+        heap[0] = source
+        size = 1
+        count = 0
+        distance[source] = 0
+        paths[source] = 1.0
+        lift[source] = 0
         while size > 0:
             u = heap[0]
             reached[count] = u
@@ -200,7 +204,9 @@ def _count_passing(
                 if i < 0:
                     i = size
                     size += 1
-                distance[v], paths[v], lift[v] = there, paths[u], lift[u]
+                distance[v] = there
+                paths[v] = paths[u]
+                lift[v] = lift[u]
                 while i > 0 and distance[heap[(i - 1) // 4]] > there:
                     heap[i] = heap[(i - 1) // 4]
                     place[heap[i]] = i

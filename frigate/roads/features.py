@@ -181,7 +181,8 @@ def _betweenness(network: RoadNetwork) -> tuple[list[NDArray[np.float64]], float
     # Integers (centimetres, milliseconds), so that equal paths are equal in whatever order they are summed.
     length = np.maximum(np.rint(network.length_m * 100), 1)
     time = np.maximum(np.rint(travel_time_s(network) * 1000), 1)
-    columns, error = [], 0.0
+    columns = []
+    error = 0.0
     for cost in (length, time):
         passing = whole_betweenness(network, cost)
         columns.append(_log_share(passing.count, network))

@@ -38,7 +38,8 @@ def uncovered_share(network: RoadNetwork, sensors: NDArray[np.bool_], rng: np.ra
     Such a node is at least `FAR` times as far from a sensor, by road in either direction, as 99 % of nodes would be if
     the same number of sensors were placed at random. A node that is not connected to any sensor does not count.
     """
-    present, rows = np.flatnonzero(network.present), np.flatnonzero(sensors & network.present)
+    present = np.flatnonzero(network.present)
+    rows = np.flatnonzero(sensors & network.present)
     others = np.setdiff1d(present, rows)
     if len(rows) == 0 or len(others) == 0:
         return 0.0
@@ -81,7 +82,8 @@ def nearest_sensors(
     for radius_m in cutoff_m * FIRST_RADII:
         if not lacks.any():
             break
-        rank[lacks], metres[lacks] = len(rows), np.inf
+        rank[lacks] = len(rows)
+        metres[lacks] = np.inf
         near = _within(both, np.flatnonzero(lacks), radius_m)[rows]
         for some, at, away_m in _searches(network, both, rows, np.flatnonzero(near), radius_m):
             lacking = lacks[at]

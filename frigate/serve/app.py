@@ -93,7 +93,9 @@ class RequestMiddleware:
     """Middleware for every request: an id, response headers, a log line, metrics, and an answer whatever happens."""
 
     def __init__(self, app: ASGIApp, state: State, page_policy: str) -> None:
-        self._app, self._state, self._page_policy = app, state, page_policy
+        self._app = app
+        self._state = state
+        self._page_policy = page_policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 
 FILE_MARK = b"ARROW1"  # at both ends of a file; a stream has none
 CONTINUES = 0xFFFFFFFF  # before every message
-DICTIONARY, RECORDS = 2, 3  # kinds of messages
-NODE_BYTES, BUFFER_BYTES, BLOCK_BYTES = 16, 16, 24
+DICTIONARY = 2  # kind of message
+RECORDS = 3  # kind of message
+NODE_BYTES = 16
+BUFFER_BYTES = 16
+BLOCK_BYTES = 24
 MAX_MESSAGES = 10_000
 
 

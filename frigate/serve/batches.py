@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 SMALL_BYTES = 32_768  # parsed in our own process, in about a millisecond
-CHILD_GB, CHILD_GB_PER_MB = 0.5, 0.04
-CHILD_S, CHILD_S_PER_MB = 5.0, 1.0
+CHILD_GB = 0.5
+CHILD_GB_PER_MB = 0.04
+CHILD_S = 5.0
+CHILD_S_PER_MB = 1.0
 
 
 class BatchError(ServiceError):

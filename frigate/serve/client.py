@@ -98,7 +98,8 @@ def _connection(url: str) -> tuple[http.client.HTTPConnection, str]:
         host = where.hostname
         port = where.port
     except ValueError:
-        host, port = None, None
+        host = None
+        port = None
     if where.scheme not in ("http", "https") or not host:
         raise ServiceError(f'"{url}" is not the address of a service. Give one such as {DEFAULT_URL}')
     kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection

@@ -146,7 +146,8 @@ class ForecastClock:
         issued = self.engine.forecast(due_s, now_s=now_s)
         state.seconds = time.perf_counter() - began
         made = store_issued(store, self.engine.city, issued, term=term)
-        state.issued_s, state.error = due_s, ""
+        state.issued_s = due_s
+        state.error = ""
         state.forecasts += made
         LOG.info("forecast", extra={"issued_s": due_s, "seconds": round(state.seconds, 3), "stored": made})
         self._scorer.score(due_s)

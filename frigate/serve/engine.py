@@ -58,7 +58,8 @@ class Engine:
     """Forecasts a served city from its store."""
 
     def __init__(self, run: Run, city: ServedCity, store: Store, *, device: str | None = None) -> None:
-        self.city, self.store = city, store
+        self.city = city
+        self.store = store
         self.live = Live(run, city.source, sensors=city.sensors, timezone=city.timezone, device=device)
         self._snapshots: dict[int, tuple[tuple[int, tuple[int, ...]], NDArray[np.float32]]] = {}
         self._alone = threading.RLock()

@@ -43,7 +43,9 @@ class Events:
     """
 
     def __init__(self, store: Store, gate: TokenCheck, prepare: Callable[[], object]) -> None:
-        self._store, self._gate, self._prepare = store, gate, prepare
+        self._store = store
+        self._gate = gate
+        self._prepare = prepare
         self._state: State | None = None  # not read yet
         self._polled = asyncio.Condition()
         self._ended = False

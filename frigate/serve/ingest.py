@@ -149,7 +149,8 @@ class Judge:
 
     def _past(self, node: str) -> str:
         row = self.city.row_of[node]
-        least, most = self.city.ranges.least[row], self.city.ranges.most[row]
+        least = self.city.ranges.least[row]
+        most = self.city.ranges.most[row]
         return f"node {quoted(node)} has read {least:g} to {most:g}" if most > least else "it has read nothing like it"
 
     def _age_limit(self) -> str:

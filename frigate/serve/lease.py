@@ -38,7 +38,8 @@ class Lease:
 
     def __init__(self, store: Store, *, steady: Callable[[], float] = time.monotonic) -> None:
         self.holder = f"{socket.gethostname()}:{os.getpid()}"
-        self._store, self._steady = store, steady
+        self._store = store
+        self._steady = steady
         self._lock = threading.RLock()
         self._term: int | None = None  # while this process has the lease
         self._beaten = float("-inf")

@@ -129,7 +129,8 @@ class Rate:
     """A token bucket per client: `per_s` requests per second, in bursts of up to two seconds' worth."""
 
     def __init__(self, per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._per_s, self._clock = per_s, clock
+        self._per_s = per_s
+        self._clock = clock
         self._left: dict[str, tuple[float, float]] = {}  # by client: requests left, and when that was counted
 
     def wait_s(self, client: str) -> float:

@@ -51,10 +51,12 @@ class Metrics:
 
 class _ServiceState(Collector):
     def __init__(self, service: Service, events: Events) -> None:
-        self._service, self._events = service, events
+        self._service = service
+        self._events = events
 
     def collect(self) -> Iterator[Family]:
-        service, clock = self._service, self._service.clock.state
+        service = self._service
+        clock = self._service.clock.state
         readings = CounterMetricFamily("frigate_readings_total", "Readings received, by status", labels=["status"])
         for status in STATUSES:
             readings.add_metric([status], service.ingest.counts[status])

@@ -44,7 +44,8 @@ EXAMPLE = "mqtt://host:1883/traffic/readings"
 BATCH_MESSAGES = 1_000
 # aiomqtt drops messages beyond this. At QoS 1 they stay unacknowledged, and are resent on the next connection.
 MAX_QUEUED = 20_000
-MAX_BYTES, MAX_ROWS = 2_000_000, 200_000  # of one message
+MAX_BYTES = 2_000_000  # of one message
+MAX_ROWS = 200_000  # of one message
 PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # between attempts to connect or to store
 
 
@@ -84,7 +85,8 @@ class Broker:
             host = where.hostname
             port = where.port
         except ValueError:
-            host, port = None, None
+            host = None
+            port = None
         if where.scheme not in PORTS or not host or not topic:
             raise ServiceError(f"--mqtt {_without_password(where)}: give broker and topic, such as {EXAMPLE}")
         options = parse_qs(where.query)
@@ -162,7 +164,8 @@ class Subscriber:
         except ImportError:
             raise MissingExtraError("aiomqtt", "mqtt") from None
         self._mqtt = aiomqtt
-        self._broker, self._ingest = broker, ingest
+        self._broker = broker
+        self._ingest = ingest
         self.state = MqttState()
 
     async def run(self) -> None:
@@ -173,7 +176,8 @@ class Subscriber:
                 async with self._client() as client:
                     await client.subscribe(self._broker.topic, qos=1)
                     LOG.info("subscribed", extra={"broker": self._broker.name})
-                    self.state.connected, failures = True, 0
+                    self.state.connected = True
+                    failures = 0
                     while True:
                         await self._take(client, await _waiting(client))
             except (self._mqtt.MqttError, ServiceError) as error:

@@ -65,8 +65,12 @@ class Replay:
     ) -> None:
         if not 0 < speed < float("inf"):
             raise SettingsError(f"--speed {speed:g}: give a number above 0, such as 60 for an hour in a minute")
-        self._stream, self._service, self._speed = stream, service, speed
-        self._say, self._clock, self._wait = say, clock, wait
+        self._stream = stream
+        self._service = service
+        self._speed = speed
+        self._say = say
+        self._clock = clock
+        self._wait = wait
         self._names = [str(node_id) for node_id in stream.node_ids.tolist()]
         self._closed: dict[Road, str] = {}  # by road: id of the closure that this replay created
         self._roads = _roads(stream.networks, self._names)

@@ -19,7 +19,8 @@ class ReplayTime:
     """
 
     def __init__(self, store: Store, start_s: float) -> None:
-        self._store, self._now_s = store, start_s
+        self._store = store
+        self._now_s = start_s
         self.known = False  # whether a replay has begun
         self.refresh()
 
@@ -28,7 +29,8 @@ class ReplayTime:
 
     def set(self, time_s: float) -> None:
         self._store.set_fact(FACT, repr(time_s))
-        self._now_s, self.known = time_s, True
+        self._now_s = time_s
+        self.known = True
 
     def refresh(self) -> None:
         """Read the time that another process may have been told."""

@@ -42,7 +42,9 @@ class Retention:
         keep_days: float,
         steady: Callable[[], float] = since_boot_s,
     ) -> None:
-        self._store, self._now, self._steady = store, now, steady
+        self._store = store
+        self._now = now
+        self._steady = steady
         self._keep_s = keep_days * DAY_S
         self._ahead_s = now() - steady()
         self._even_since = steady()
@@ -50,7 +52,8 @@ class Retention:
 
     def run_if_due(self) -> None:
         """Delete what is too old, if that is due. Call it often: it notices a clock that jumps between two calls."""
-        steady_s, now_s = self._steady(), self._now()
+        steady_s = self._steady()
+        now_s = self._now()
         if abs(now_s - steady_s - self._ahead_s) > AGREE_S:
             self._even_since = steady_s
         self._ahead_s = now_s - steady_s

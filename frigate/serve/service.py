@@ -79,7 +79,9 @@ class Service:
             now = steady = self.replay
             grace_s = 0.0
         now = SteadyTime() if now is None else now
-        self.store, self.now, self.basemap = store, now, basemap
+        self.store = store
+        self.now = now
+        self.basemap = basemap
         self.engine = Engine(run, self.city, store, device=device)
         self.clock = ForecastClock(self.engine, now=now, grace_s=grace_s, keep_days=keep_days, steady=steady)
         self.quarantine = Quarantine(store)

@@ -33,7 +33,8 @@ class SteadyTime:
     """
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = since_boot_s) -> None:
-        self._wall, self._steady = wall, steady
+        self._wall = wall
+        self._steady = steady
         self._lock = threading.Lock()
         self._ahead_s = wall() - steady()  # of the steady clock
         self._jump: tuple[float, float] | None = None  # how far ahead it is since a jump, and when that was

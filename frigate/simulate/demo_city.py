@@ -293,7 +293,8 @@ def _demand(rng: np.random.Generator, town: Town, roads: AssignedRoads) -> TripS
     away_s = dijkstra(graph, indices=roots)  # [Z,N]
     round_min = (away_s + dijkstra(graph.T.tocsr(), indices=roots)) / 120
     zone_of = away_s.argmin(0)
-    to_root, from_root = [], []
+    to_root = []
+    from_root = []
     for purpose in PURPOSES:
         home = use[purpose.home]
         activity = use[purpose.activity]

@@ -24,7 +24,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 TOWN = "Brackwater"
-CENTRE_LON, CENTRE_LAT = 7.012, 49.034
+CENTRE_LON = 7.012
+CENTRE_LAT = 49.034
 MIN_INTERSECTIONS = 100  # the arterials alone need about sixty
 BANK_M = 45.0  # minimum distance of an intersection from the middle of the river
 
@@ -150,7 +151,9 @@ def _arterials(plan: _StreetPlan) -> tuple[Floats, Ints, Ints, list[str], Ints]:
         points.append(xy)
         return list(range(first, first + len(xy)))
 
-    inner, outer, gates = [], [], []
+    inner = []
+    outer = []
+    gates = []
     for k in range(count):
         within = max(2, round((meet[k] - plan.wall_m[k]) / 170))
         beyond = max(1, round((edge_m - meet[k]) / 270))
@@ -282,8 +285,8 @@ def _crosses(xy: Floats, pairs: Ints, others: Ints) -> NDArray[np.bool_]:
     d = xy[None, others[:, 1]]
 
     def side(p: Floats, q: Floats, r: Floats) -> Floats:
-        (x1, y1) = np.moveaxis(q - p, -1, 0)
-        (x2, y2) = np.moveaxis(r - p, -1, 0)
+        x1, y1 = np.moveaxis(q - p, -1, 0)
+        x2, y2 = np.moveaxis(r - p, -1, 0)
         return np.asarray(np.sign(x1 * y2 - y1 * x2))
 
     apart = (pairs[:, None, :, None] != others[None, :, None, :]).all((2, 3))

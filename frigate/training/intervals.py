@@ -127,7 +127,8 @@ class Intervals:
         """
         level = self.checked(level)
         shape = cells.forecast.shape
-        lower, upper = np.full(shape, np.nan), np.full(shape, np.nan)
+        lower = np.full(shape, np.nan)
+        upper = np.full(shape, np.nan)
         there = np.isfinite(cells.forecast)
         borrowing = 0
         for calibration, where in self._kinds(there, np.broadcast_to(sensor, shape)):
@@ -223,7 +224,9 @@ def _calibrate(
 ) -> Calibration:
     changed = np.abs(np.log(np.clip(cells.rerouted, 1e-2, 1e2))) > NEW_ROADS
     usual = np.flatnonzero(~changed) if (~changed).any() else np.arange(len(truth))
-    some, values, of = cells.take(usual), truth[usual], sensor[usual]
+    some = cells.take(usual)
+    values = truth[usual]
+    of = sensor[usual]
     if law is None:
         _, which, count = np.unique(of, return_inverse=True, return_counts=True)
         weight = 1 / count[which]

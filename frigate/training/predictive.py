@@ -206,7 +206,8 @@ def fit_gauges(cells: Cells, value: Floats, weight: Floats) -> GaugeLaw:
     """The law with the highest likelihood of the values of flat cells."""
     typical = max(float(np.average(np.abs(value), weights=weight)), 1e-3)
     some = _some(len(value))
-    error, w = _tensor(np.abs(value - cells.forecast)[some]), _tensor(weight[some] / weight.mean())
+    error = _tensor(np.abs(value - cells.forecast)[some])
+    w = _tensor(weight[some] / weight.mean())
     reasons = _design(cells.take(some), np.abs(cells.forecast)[some], typical)
     weights = torch.zeros(reasons.shape[1], dtype=torch.float64, requires_grad=True)
 

@@ -361,7 +361,8 @@ class RunOnCity:
         self, device: torch.device | str = "cpu", *, sensors: Sequence[NDArray[np.bool_]] | None = None
     ) -> Windows:
         """The city as model input, with one demand per set of sensors [N] (default: one, of all seen sensors)."""
-        trips, demands = None, []
+        trips = None
+        demands = []
         if self.scaling.demand is not None:
             trips = self.run.trips_on(self.usual_roads, self.city)
             with ThreadPoolExecutor(torch.get_num_threads()) as pool:

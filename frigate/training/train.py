@@ -288,7 +288,8 @@ def seen_from(text: str | None, city: City) -> Seen:
 
 def summary_line(run: Run) -> str:
     """The outcome of training, in one line."""
-    progress, stopped = run.progress, "" if run.progress.finished else " (stopped; resume with --resume)"
+    progress = run.progress
+    stopped = "" if run.progress.finished else " (stopped; resume with --resume)"
     if progress.epoch == 0 and progress.finished:
         more = "Learn what demand leaves over with --resume --epochs 8"
         return f"Demand alone, nothing learned: MAE at hidden sensors {progress.best_mae:.4g}. {more}: {run.folder}"

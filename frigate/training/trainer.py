@@ -205,7 +205,8 @@ class Trainer:
         torch.manual_seed(seed_of(self.settings.seed, Draw.DROPOUT, epoch, self.group.rank))
         rng = generator(self.settings.seed, Draw.EPOCH, epoch)
         order = rng.permutation(self.train_at)
-        total, skipped = 0.0, 0
+        total = 0.0
+        skipped = 0
         waiting: deque[tuple[Tensor, Tensor]] = deque()
         for step in range(self.steps):
             current = order[step * self.settings.batch_size : (step + 1) * self.settings.batch_size]
@@ -355,7 +356,8 @@ class Trainer:
         share = self.validate_at[self.group.share]
         for first in range(0, len(share), self.micro_batch):
             current = share[first : first + self.micro_batch]
-            hidden, which = None, None
+            hidden = None
+            which = None
             if self.hidden is not None:
                 hidden = torch.zeros(len(current), len(self.inputs), dtype=torch.bool, device=self.device)
                 hidden[:, self.scored_at] = True

@@ -47,7 +47,8 @@ def multiply(matrix: SparseMatrix, features: Tensor, row_sums: RowSums) -> Tenso
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, matrix: SparseMatrix, row_sums: RowSums) -> Tensor:
-        ctx.matrix, ctx.row_sums = matrix, row_sums
+        ctx.matrix = matrix
+        ctx.row_sums = row_sums
         if len(matrix.index) == 0 or features.numel() == 0:
             return torch.zeros_like(features)
         return row_sums(features, matrix.weight, matrix.start, matrix.index)

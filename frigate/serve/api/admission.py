@@ -38,7 +38,8 @@ class Door:
     """What `allow` puts into the dependencies of a route."""
 
     def __init__(self, right: str | None, *, large_body: bool) -> None:
-        self.right, self.large_body = right, large_body
+        self.right = right
+        self.large_body = large_body
 
     async def __call__(self, request: Request, _: Credentials) -> None:
         """Describes the token in the API's description. The door itself was passed before: see `admit`."""

@@ -70,7 +70,9 @@ class State:
     """The state that all endpoints of an app share."""
 
     def __init__(self, service: Service, limits: Limits, mqtt: Subscriber | None = None) -> None:
-        self.service, self.limits, self.mqtt = service, limits, mqtt
+        self.service = service
+        self.limits = limits
+        self.mqtt = mqtt
         self.events = Events(service.store, service.gate, service.latest.get)
         self.metrics = Metrics(service, self.events, mqtt)
         self.rate = Rate(limits.rate)

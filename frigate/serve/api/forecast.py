@@ -161,7 +161,9 @@ class FlowDocument(BaseModel):
 @router.get("/flows.{form}", response_model=FlowDocument, responses={**problems(), 200: {"content": TABLES}})
 def road_flows(request: Request, service: ServiceOf, form: Form, box: Box = None) -> Any:
     """The forecast flow on roads that start or end in a box, or on all roads."""
-    latest, city, network = service.latest.get(), service.city, service.city.network
+    latest = service.latest.get()
+    city = service.city
+    network = service.city.network
     inside = np.ones(network.num_nodes, bool) if box is None else _inside(city, box)
     roads = np.flatnonzero(inside[network.senders] | inside[network.receivers])
     flows = latest.road_forecast[:, roads].T

@@ -87,7 +87,8 @@ class Sensors(BaseModel):
 @router.get("/sensors", responses=problems())
 def sensors(state: StateOf) -> Sensors:
     """The state of every sensor: ok, late, silent or stuck. Refreshed at most every five seconds."""
-    service, now_s = state.service, state.service.now()
+    service = state.service
+    now_s = state.service.now()
 
     def health() -> Sensors:
         return Sensors(**sensor_health(service.store, service.city, now_s=now_s))
@@ -97,7 +98,9 @@ def sensors(state: StateOf) -> Sensors:
 
 async def _free_stream(request: Request, state: StateOf) -> AsyncIterator[None]:
     """Take one of the event streams, for as long as it is sent."""
-    events, limits, caller = state.events, state.limits, request.state.caller
+    events = state.events
+    limits = state.limits
+    caller = request.state.caller
     retry = {"Retry-After": "10"}
     if events.listeners >= limits.streams:
         raise HTTPException(503, f"all {limits.streams} event streams are in use", retry)
@@ -163,9 +166,12 @@ async def readyz(service: ServiceOf, response: Response) -> Ready:
         return service.store.state()[0], service.store.latest_network()
 
     try:
-        (issued_s, network), store = await run_quickly(look), True
+        issued_s, network = await run_quickly(look)
+        store = True
     except StoreGoneError:
-        issued_s, network, store = None, None, False
+        issued_s = None
+        network = None
+        store = False
     stale = issued_s is None or service.is_stale(issued_s)
     current = network == service.city.version
     writable = store and not service.store_fault

@@ -104,7 +104,8 @@ class Store(ABC):
                     held[key] = reading
                 else:
                     answers.append("accepted" if before is None else "corrected")
-                    stored[key], changed[key] = reading.value, reading
+                    stored[key] = reading.value
+                    changed[key] = reading
                     held.pop(key, None)
             quarantine.settle(sql, changed)
             if held:
@@ -466,7 +467,8 @@ def _closures(sql: Sql, where: str, *values: object, most: int | None = None) ->
     """`where` must be a constant, never user input. A time that no calendar has is cut: such a row breaks no read."""
     text = f"SELECT id, source, target, begin_s, end_s, created_s FROM closures WHERE {where} ORDER BY begin_s, id"
     if most is not None:
-        text, values = f"{text} LIMIT ?", (*values, most)
+        text = f"{text} LIMIT ?"
+        values = (*values, most)
     return [
         Closure(closure_id, source, target, _within(begin_s), None if end_s is None else _within(end_s), created_s)
         for closure_id, source, target, begin_s, end_s, created_s in sql.rows(text, *values)

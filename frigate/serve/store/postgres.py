@@ -18,7 +18,8 @@ CONNECTIONS = 8
 WAIT_S = 3.0  # for a connection; then the client is told to retry
 STATEMENT_S = 20
 IDLE_S = 20  # within a transaction: a frozen process keeps its locks no longer
-CLOCK_KEY, CHANGE_KEY = 0x46524743, 0x46524758  # of the advisory locks: "FRGC", "FRGX"
+CLOCK_KEY = 0x46524743  # of an advisory lock: "FRGC"
+CHANGE_KEY = 0x46524758  # and of another: "FRGX"
 
 
 class PostgresStore(Store):

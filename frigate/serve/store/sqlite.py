@@ -107,7 +107,8 @@ class _Connections:
     """Lends up to `most` connections, opened when they are needed, and closes them."""
 
     def __init__(self, open_one: Callable[[], sqlite3.Connection], most: int, *, wait_s: float) -> None:
-        self._open_one, self._wait_s = open_one, wait_s
+        self._open_one = open_one
+        self._wait_s = wait_s
         self._free = threading.BoundedSemaphore(most)
         self._lock = threading.Lock()
         self._idle: list[sqlite3.Connection] = []  # the last used is lent first: the others are seldom needed

@@ -219,7 +219,8 @@ def _loop_pairs(
 
 
 def _pems(options: Options, notices: Notices) -> _DataSet:
-    kind, (begins, length_unit) = options.kind, PEMS[options.kind]
+    kind = options.kind
+    begins, length_unit = PEMS[options.kind]
     stems = (kind, kind.replace("0", "d"))
     wanted = {
         "readings": DataFile((*(f"{s}.npz" for s in stems), "data.npz")),

@@ -164,7 +164,8 @@ def _places(table: Table, notices: Notices) -> tuple[NDArray[np.float64], NDArra
         except (ValueError, TypeError, RecursionError):
             raise table.refuse(row, f"coordinates {str(text)[:40]!r} are not understood. Write [lon, lat]") from None
         if len(points):
-            places[row], several[row] = points.mean(axis=0), len(points) > 1
+            places[row] = points.mean(axis=0)
+            several[row] = len(points) > 1
             fault = coordinate_fault(*places[row].tolist())
             if fault:
                 raise table.refuse(row, fault)

@@ -69,7 +69,8 @@ class _StandIn:
 
     def __new__(cls, *args: Any) -> Any:
         made = object.__new__(cls)
-        made.args, made.state = args, None
+        made.args = args
+        made.state = None
         return made
 
     def __setstate__(self, state: Any) -> None:

@@ -38,7 +38,8 @@ XML_GZ = "OSM XML, gzip"
 XML_BZ2 = "OSM XML, bzip2"
 JSON = "JSON"
 GRAPHML = "GraphML"
-GZIP, BZIP2 = b"\x1f\x8b", b"BZh"  # first bytes
+GZIP = b"\x1f\x8b"  # first bytes
+BZIP2 = b"BZh"  # first bytes
 OSMIUM = {PBF: "pbf", XML: "osm", XML_GZ: "osm.gz", XML_BZ2: "osm.bz2"}
 NAMED = {
     ".osm.pbf": PBF,
@@ -226,5 +227,6 @@ def _keep_places(
             if row < len(ids) and ids[row] == node.id and not node.deleted:
                 again += bool(x[row] != NO_LOCATION)
                 place = node.location
-                x[row], y[row] = place.x, place.y
+                x[row] = place.x
+                y[row] = place.y
     return again

@@ -107,9 +107,11 @@ DIRECTIONS = {
 CHANGING = {"reversible", "alternating"}
 
 KPH_OF_UNIT = {"": 1.0, "km/h": 1.0, "kmh": 1.0, "kph": 1.0, "mph": 1.609344, "knots": 1.852}
-MAX_KPH, MAX_LANES = 200.0, 20.0
+MAX_KPH = 200.0
+MAX_LANES = 20.0
 MAX_NAME = 60  # characters: in a numpy array every name is as wide as the longest
-WALK_KPH, NO_LIMIT_KPH = 7.0, 130.0  # for "none": the speed recommended where there is no limit
+WALK_KPH = 7.0
+NO_LIMIT_KPH = 130.0  # for "none": the speed recommended where there is no limit
 # For values such as "RO:urban": by country if listed, else by the second word.
 IMPLICIT_KPH = {
     "urban": 50.0,

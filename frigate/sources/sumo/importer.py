@@ -310,7 +310,8 @@ class _Unknown:
     """Ids that are not in the network, in order of appearance."""
 
     def __init__(self, what: str) -> None:
-        self._what, self._count = what, 0
+        self._what = what
+        self._count = 0
         self._names: dict[str, None] = {}
 
     def add(self, name: str) -> None:

@@ -23,7 +23,8 @@ from frigate.roads.line_graph import dead_ends
 from frigate.sources.sumo.xml import Element, elements
 
 NO_ROAD = ("internal", "crossing", "walkingarea")  # functions of edges inside a junction or for pedestrians
-FASTEST_MPS, MAX_M = 100.0, 1e6
+FASTEST_MPS = 100.0
+MAX_M = 1e6
 MAX_ORIGIN_LAT = 80.0  # too close to a pole, a plane is too inaccurate
 UNPLACED = ("!", "-", "")  # values of projParameter that mean no projection
 

@@ -100,7 +100,8 @@ def elements(path: Path, *, roots: Collection[str]) -> Iterator[Element]:
         raise CityError(f"{place}: a document type (<!DOCTYPE>) is refused, because of its entities. Remove it")
 
     parser = expat.ParserCreate()
-    parser.StartElementHandler, parser.StartDoctypeDeclHandler = start, doctype
+    parser.StartElementHandler = start
+    parser.StartDoctypeDeclHandler = doctype
     for chunk in _chunks(path):
         try:
             parser.Parse(chunk, not chunk)

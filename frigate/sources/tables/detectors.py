@@ -242,7 +242,9 @@ class _RoadFinder:
         if metres[0] > within_m:
             return _too_far(self.lines, place, f"the nearest road, {self._name(int(roads[0]))}", metres[0])
         on_street, other_street = self._on_street(place, own, roads)
-        roads, metres, heading = roads[on_street], metres[on_street], heading[on_street]
+        roads = roads[on_street]
+        metres = metres[on_street]
+        heading = heading[on_street]
         if bearing is not None:
             along = bearing_gap_deg(heading, bearing) <= ALONG_DEG
             if not along.any():

@@ -42,7 +42,8 @@ from frigate.sources.traces.viterbi import (
 ENGINES = ("local", "ray")
 CHUNK = 10_000  # positions matched at a time, approximately
 SAMPLE = 20_000  # positions used to estimate sigma and beta, approximately
-FIRST_SIGMA_M, FIRST_BETA_M = 10.0, 50.0  # initial estimates
+FIRST_SIGMA_M = 10.0  # initial estimate
+FIRST_BETA_M = 50.0  # initial estimate
 MIN_M = 1.0  # of both
 INSIDE_M = 200.0  # a position farther than this from every road is outside the network
 TABLE_RADIUS_M = 3000.0  # longest route in the table
@@ -104,7 +105,8 @@ def match(
             found = join(list(_on_threads(roads, table, sample, settings, workers)))
             settings = _estimate(found, settings, sigma_m, beta_m)
     engine = _on_ray if options.engine == "ray" else _on_threads
-    parts, done = [], 0
+    parts = []
+    done = 0
     for part in engine(roads, table, _chunks(positions), settings, workers):
         parts.append(part)
         done += len(part.road)
@@ -144,7 +146,8 @@ def _chunks(positions: Positions) -> list[Positions]:
 
 def make_table(roads: NearbyRoads, positions: Positions, *, max_gap_s: float, workers: int) -> RouteTable:
     """Routes from the nodes where routes may begin, most used first, as many as fit."""
-    grid, N = roads.grid, len(roads.grid.out_starts) - 1
+    grid = roads.grid
+    N = len(roads.grid.out_starts) - 1
     reach_m = _usual_route_m(positions, max_gap_s)
     with ThreadPoolExecutor(workers) as pool:
         uses = np.sum(list(pool.map(partial(_uses, roads), _chunks(positions))), axis=0)

@@ -208,7 +208,8 @@ def _near(
         elif slot < 0:
             slot = int(np.argmax(distance_m))
         if away_m < distance_m[slot]:
-            road[slot], distance_m[slot] = grid.piece_road[piece], away_m
+            road[slot] = grid.piece_road[piece]
+            distance_m[slot] = away_m
             offset_m[slot] = (grid.piece_before[piece] + share * grid.piece_share[piece]) * grid.length_m[road[slot]]
     return count
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from frigate.coordinates import EARTH_RADIUS_M
 from frigate.sources.traces.road_index import Candidates, RoadGrid, compiled
 
-DETOUR, DETOUR_M = 1.5, 1000.0  # longest route: this many times the straight-line distance, plus this
+DETOUR = 1.5  # longest route: this many times the straight-line distance, plus
+DETOUR_M = 1000.0
 TOP_SPEED_MPS = 70.0  # no vehicle is faster ...
 CLOCK_SLACK_S = 5.0  # ... if clocks are accurate to this
 
@@ -330,7 +331,8 @@ def match_positions(
             elif apart_m <= limit_m and link(
                 grid, table, search, here, there, back[i], apart_m, limit_m, settings.beta_m
             ):
-                before[i], straight_m[i] = last, apart_m
+                before[i] = last
+                straight_m[i] = apart_m
             else:
                 broken[i] = True
                 cost[i, :n] = 0.5 * (near.distance_m[i, :n] / settings.sigma_m) ** 2
@@ -432,6 +434,7 @@ def _passages(
             passed = road[last] if h == hops else roads[h]
             done_m += 0.0 if h == hops else grid.length_m[passed]
             time_us[count] = left_us + np.int64(taken_us * (done_m / whole_m if whole_m > 0 else 0.0))
-            node[count], by[count] = grid.receivers[passed], passed
+            node[count] = grid.receivers[passed]
+            by[count] = passed
             count += 1
     return time_us[:count].copy(), node[:count].copy(), by[:count].copy()

@@ -52,7 +52,8 @@ class CpuBackend(Backend):
         block = max(1, BLOCK_ROWS // B)
         ends = []
         for first in range(0, max(1, len(z)), block):
-            nodes, rows = slice(first, first + block), slice(first * B, (first + block) * B)
+            nodes = slice(first, first + block)
+            rows = slice(first * B, (first + block) * B)
             part = z[nodes], (state[0][rows], state[1][rows])
             ends.append(checkpoint(encode, *part, use_reentrant=False, preserve_rng_state=False))
         hidden, cell = zip(*ends, strict=True)

@@ -78,7 +78,8 @@ class _CpuLayers(torch.autograd.Function):
                 rows = y.clamp_min_(0)
         if save:
             ctx.save_for_backward(*gates, *weights, snapshots, *results)
-            ctx.topology, ctx.count = topology, count
+            ctx.topology = topology
+            ctx.count = count
         return results[-1].transpose(0, 1)
 
     @staticmethod
@@ -234,8 +235,11 @@ def _terms(topology: Topology) -> _Terms:
     out = own[senders] + 1 + roads - out_start[senders]
     in_ = first_in[receivers] + by_receiver - in_start[receivers]
     node, kind, road = (torch.zeros(N + 2 * E, dtype=torch.int64) for _ in range(3))
-    node[own], node[out], node[in_] = nodes, receivers, senders
-    kind[out], kind[in_] = 1, 2
+    node[own] = nodes
+    node[out] = receivers
+    node[in_] = senders
+    kind[out] = 1
+    kind[in_] = 2
     road[out] = road[in_] = roads + 1
     return _Terms(own, out, in_, first_in, node, kind, road)
 

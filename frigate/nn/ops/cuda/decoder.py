@@ -102,7 +102,9 @@ class _Decoder(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         base, known, seed, hs, cs, ys, *weights = ctx.saved_tensors
-        (_, R, D), (_, H, C), hidden = hs.shape, known.shape, base.shape[1]
+        _, R, D = hs.shape
+        _, H, C = known.shape
+        hidden = base.shape[1]
         grad_gates, grad_z, *of_first, of_w2, of_b2 = decoder_kernels.grad_decoder(
             grads[0].t().contiguous(),
             base,
@@ -128,7 +130,7 @@ class _Decoder(torch.autograd.Function):
 def _inputs(ys: Tensor, known: Tensor, kind: torch.dtype) -> Tensor:
     """[H,R,16]: the cell's inputs: y, the known inputs, and a last column of ones for the biases."""
     R = ys.shape[1]
-    (B, H, C) = known.shape
+    B, H, C = known.shape
     table = torch.zeros(H, R, 16, dtype=kind, device=ys.device)
     table[..., 0] = ys[:-1]
     if C and R:

@@ -337,7 +337,7 @@ def grad_decoder(
     kinds: tuple[torch.dtype, ...],
 ) -> tuple[Tensor, ...]:
     """Gradients of the gates [H,R,4D] and hidden layer [H,R,hidden]; of h_0, c_0, y_0 in types `kinds`; of w2, b2."""
-    (_, R, D) = hs.shape
+    _, R, D = hs.shape
     (B, H, C) = known.shape
     hidden = base.shape[1]
     rows, warps = rows_and_warps(D, hs, TUNING.backward)

@@ -43,7 +43,9 @@ class _CudaLayers(torch.autograd.Function):
         for gate, weight, bias in zip(gates, weights, biases, strict=True):
             results.append(layer(results[-1], gate, weight, bias, topology))
         ctx.save_for_backward(*gates, *weights, *results)
-        ctx.topology, ctx.count, ctx.biased = topology, count, len(tensors) > 2 * count
+        ctx.topology = topology
+        ctx.count = count
+        ctx.biased = len(tensors) > 2 * count
         return results[-1]
 
     @staticmethod
@@ -56,7 +58,9 @@ class _CudaLayers(torch.autograd.Function):
         results = saved[2 * count :]
         # Backward through the last relu; the kernels apply the masks of the others.
         grad = torch.ops.aten.threshold_backward(grads[0].contiguous(), results[-1], 0)
-        grad_gates, grad_weights, grad_biases = [], [], []
+        grad_gates = []
+        grad_weights = []
+        grad_biases = []
         for number in reversed(range(count)):
             grad, grad_gate, grad_weight, grad_bias = grad_layer(
                 grad, results[number], gates[number], weights[number], ctx.topology, mask=number > 0
