@@ -204,7 +204,7 @@ def test_a_true_zero_is_data(name: str, roads: bool) -> None:
 @EVERY
 @ROADS
 @pytest.mark.parametrize("quantity", ["count", "speed"])
-def test_what_was_not_observed_cannot_matter(name: str, roads: bool, quantity: str) -> None:
+def test_unobserved_values_have_no_influence(name: str, roads: bool, quantity: str) -> None:
     at = place(quantity=quantity, topologies=2)
     model = small_baseline(name, at.scaling, roads=roads)
     batch = windows(at, [15, 17])

@@ -141,7 +141,7 @@ def test_the_order_of_the_nodes_does_not_matter() -> None:
     assert (a.unseen_within, a.road_km, a.parts) == (b.unseen_within, b.road_km, b.parts)
 
 
-def test_what_stands_in_the_way_of_training_is_said() -> None:
+def test_obstacles_to_training_are_named() -> None:
     assert any("learning the week" in words.lower() for words in check_city(city_of(noise(300))).advice)
     assert any("has 10 snapshots" in words for words in check_city(city_of(noise(100))).advice)
     assert check_city(city_of(noise(8 * 288))).advice == ()

@@ -88,7 +88,7 @@ def assert_same_stream(a: RoadNetworkStream, b: RoadNetworkStream) -> None:
 
 
 @pytest.mark.parametrize("csv", [False, True])
-def test_what_is_written_comes_back(tmp_path: Path, csv: bool) -> None:
+def test_written_values_are_read_back(tmp_path: Path, csv: bool) -> None:
     city = City('Ring "A"', changing_stream())
     write_city(city, tmp_path / "ring", csv=csv)
     assert (tmp_path / "ring" / f"readings.{'csv' if csv else 'parquet'}").exists()

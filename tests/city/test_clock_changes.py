@@ -78,7 +78,7 @@ def test_a_range_of_times_is_its_start(tmp_path: Path) -> None:
         assert city.stream.start_s == int(datetime(2024, 1, 1, 8, tzinfo=UTC).timestamp())
 
 
-def test_what_could_be_a_range_or_an_offset_is_refused_unless_the_column_shows_it(tmp_path: Path) -> None:
+def test_ambiguous_ranges_and_offsets_are_refused_unless_the_column_decides(tmp_path: Path) -> None:
     text = "time,node_id,value\n" + "\n".join(f"2024-01-01 0{h}:00-08:00,A,{h}" for h in (5, 6, 7))
     with raises(CityError, "r.csv line 2", '"2024-01-01 05:00-08:00"'):
         city_of(tmp_path, text, timezone="UTC")

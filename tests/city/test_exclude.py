@@ -81,7 +81,7 @@ def test_entries_add_up_and_a_cache_alone_takes_them_too(tmp_path: Path) -> None
         ("2024-01-05/2024-01-02", ("the end is not after the start",)),
     ],
 )
-def test_what_is_neither_is_refused(entry: str, words: tuple[str, ...], tmp_path: Path) -> None:
+def test_an_entry_of_another_kind_is_refused(entry: str, words: tuple[str, ...], tmp_path: Path) -> None:
     with raises(CityError, "city.toml [exclude]", entry.rpartition("@")[2], *words):
         excluded(tmp_path / "town", entry)
 

@@ -46,7 +46,7 @@ def test_a_day_is_one_by_the_clock_on_the_wall_also_where_clocks_change() -> Non
 
 
 @pytest.mark.parametrize("text", ["25:00", "someday 08:00", "8", "tomorrow", "1.5", ""])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with raises(SettingsError, f'--at "{text}"', "tomorrow 08:00"):
         time_from(text, "Europe/Paris", now_s=NOW_S, where="--at")
 

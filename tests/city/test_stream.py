@@ -34,7 +34,7 @@ def small_stream(S: int = 6, **options: Any) -> RoadNetworkStream:
 # Making
 
 
-def test_what_is_not_observed_is_zero() -> None:
+def test_missing_readings_are_zero() -> None:
     values = np.array([[1, np.nan, 0], [np.inf, 5, 6]])
     mask = np.array([[True, True, True], [True, False, True]])
     stream = make_stream(values, line(1, 2, 3), start_s=0, step_s=60, observed=mask)

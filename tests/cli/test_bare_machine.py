@@ -135,7 +135,7 @@ def test_experiments_and_bench(said: dict[str, Output], bare: Path) -> None:
     assert "paper: training step" in said["timed"].out
 
 
-def test_what_needs_more_says_what_to_install(said: dict[str, Output]) -> None:
+def test_missing_extras_are_named(said: dict[str, Output]) -> None:
     for name in ("checked", "imported"):
         assert said[name].status == 2 and "Traceback" not in said[name].err
     assert "pip install" in said["imported"].err

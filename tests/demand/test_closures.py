@@ -87,7 +87,7 @@ def test_only_the_given_period_is_learned_from() -> None:
     assert fitted(stream, said, (0, 14 * 24)) == fitted(replace(stream, values=later), said, (0, 14 * 24))
 
 
-def test_what_the_trips_say_at_a_sensor_is_estimated_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_estimate_at_a_sensor_does_not_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sensor knows what passes it: trips calibrated to its counts would seem better than they are elsewhere."""
     stream, _ = with_closures(PRIOR, days=3)
     every = np.ones(stream.num_nodes, bool)

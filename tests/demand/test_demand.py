@@ -314,7 +314,7 @@ def test_demand_knows_nodes_without_a_sensor_better_than_a_constant(
     assert (demand.node_spread[demand.sensors].mean()) < demand.node_spread[unseen].mean()
 
 
-def test_what_is_not_a_sensor_cannot_matter(stream: RoadNetworkStream, demand: Demand) -> None:
+def test_readings_of_other_nodes_have_no_influence(stream: RoadNetworkStream, demand: Demand) -> None:
     values = stream.values.copy()
     values[:, ~demand.sensors] = 9e6
     values[100:, demand.sensors] = 9e6  # after the period
@@ -539,7 +539,7 @@ def test_nobody_passes_a_node_that_cannot_be_reached(graph: LineGraph, demand: D
     assert reroute([demand], detours(demand, apart))[0].lost > 0.2
 
 
-def test_who_takes_another_way_is_counted_by_other_sensors(graph: LineGraph, demand: Demand) -> None:
+def test_detours_are_counted_by_other_sensors(graph: LineGraph, demand: Demand) -> None:
     as_it_was = sensor_shares_on_detours(demand, detours(demand, grid()))
     np.testing.assert_allclose(as_it_was.share, demand.sensor_shares.share, atol=1e-5)
     # A town cut in two: what a sensor counts on one side says nothing of the other.

@@ -108,7 +108,7 @@ def test_trips_that_are_off_by_a_power_are_put_right() -> None:
     assert error(made(settings, truth, trips, trips), truth) < 0.3 * error(trips.level, truth)
 
 
-def test_what_is_trusted_is_what_was_estimated_without_the_sensor() -> None:
+def test_trust_is_measured_without_the_sensors_own_readings() -> None:
     """Trips that meet every sensor they were calibrated to, and are useless elsewhere, must not look good."""
     truth = by_street()
     useless = estimates(np.full(N, 20.0))
@@ -286,7 +286,7 @@ def test_hidden_sensors_never_reach_the_levels(city: City, sensors: NDArray[np.b
     np.testing.assert_array_equal(one.level_factor, other.level_factor)
 
 
-def test_what_the_trips_say_at_a_sensor_is_estimated_without_it(
+def test_the_estimate_at_a_sensor_does_not_use_it(
     city: City, sensors: NDArray[np.bool_], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held_out: list[Estimates] = []

@@ -34,7 +34,7 @@ def tidal(step_s: int, *, days: int = 15, start_s: int = MIDNIGHT_S) -> RoadNetw
 
 
 @pytest.mark.parametrize("hours", [1, 2, 3, 6, 24])
-def test_what_a_snapshot_counts_is_usual_when_it_comes_again(hours: int) -> None:
+def test_a_daily_tide_is_forecast_exactly_at_any_step(hours: int) -> None:
     stream = tidal(hours * HOUR_S)
     demand = estimate_demand(City("Tidal", stream), settings=DemandSettings(sets=1))
     tables = DemandTables.of([demand], "cpu", step_s=stream.step_s)

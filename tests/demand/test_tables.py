@@ -169,7 +169,7 @@ def test_closed_roads_move_the_forecast_and_the_expected_readings(run: RunOnCity
             parameter.zero_()
 
 
-def test_what_readings_on_new_roads_say_lasts(run: RunOnCity) -> None:
+def test_the_effect_of_readings_on_new_roads_lasts(run: RunOnCity) -> None:
     demand = demand_of(run)
     roads = torch.ones(1, 2, 25)
     roads[0, 1, 7:10] = torch.tensor([0.0, 2.0, 1.05])

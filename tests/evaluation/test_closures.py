@@ -28,6 +28,6 @@ def test_nodes_are_affected_by_much_and_by_a_share() -> None:
     assert found.everywhere == pytest.approx(340 / 550)  # the last node is not scored
 
 
-def test_where_nothing_changes_nothing_is_said() -> None:
+def test_without_a_change_there_is_no_share_of_it() -> None:
     found = left_of_change(BEFORE, BEFORE, np.ones(5), SCORED)
     assert np.isnan(found.everywhere) and np.isnan(found.at_affected)

@@ -102,7 +102,7 @@ def test_splitting_batches_changes_nothing() -> None:
     np.testing.assert_array_equal(whole.hour_sums, parts.hour_sums)
 
 
-def test_what_is_not_observed_cannot_matter() -> None:
+def test_unobserved_values_have_no_influence() -> None:
     forecast, target, observed = cells(2)
     clean = torch.where(observed, target, 0.0), observed
     np.testing.assert_array_equal(

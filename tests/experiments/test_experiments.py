@@ -200,7 +200,7 @@ def test_every_experiment_has_its_rows(done: Done) -> None:
     assert len(read(done.results, "ablation")["rows"]) == 1 + len(PARTS)
 
 
-def test_what_is_not_changed_is_scored_once(done: Done) -> None:
+def test_an_unchanged_trial_is_scored_once(done: Done) -> None:
     """The true roads, all snapshots and the whole model are one trial, wherever they stand."""
     plain = {row["model"]: row["mae"] for row in read(done.results, "accuracy")["rows"]}
     for name, column, value in (("topology", "changed", 0), ("irregular", "past", "regular")):
@@ -252,7 +252,7 @@ def test_a_second_call_repeats_no_trial_and_without_matplotlib_all_but_the_plots
     assert page.having("src") == []
 
 
-def test_what_was_measured_without_training_is_not_measured_again(done: Done, tmp_path: Path) -> None:
+def test_untrained_measurements_are_not_repeated(done: Done, tmp_path: Path) -> None:
     plan = done.copy(tmp_path / "results")
     (plan.results / "inference-time.png").unlink()
     before = {name: (plan.results / f"{name}.json").stat().st_mtime_ns for name in NAMES}
@@ -564,7 +564,7 @@ def test_no_road_changed_is_the_network_as_it_is(done: Done) -> None:
     assert InputChange().apply(fitted, done.plan, done.plan.recipe("paper")) is fitted
 
 
-def test_where_no_two_nodes_are_free_none_is_built() -> None:
+def test_no_road_is_built_where_no_two_nodes_are_free() -> None:
     network = random_network(12, seed=0, roads_per_node=60)
     assert network.num_edges > 0.99 * 12 * 11 - 2
     other = perturbed(network, percent=20, seed=0)

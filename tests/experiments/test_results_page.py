@@ -147,7 +147,7 @@ def shown(tmp_path: Path, rows: Sequence[dict[str, Cell]], **changes: Any) -> Pa
     return Page(write_page(tmp_path))
 
 
-def test_what_is_written_the_same_is_as_good(tmp_path: Path) -> None:
+def test_scores_that_print_the_same_are_equally_good(tmp_path: Path) -> None:
     assert shown(tmp_path, scores(2.001, 2.002, 2.5)).best() == ["2.00", "2.00"]
 
 

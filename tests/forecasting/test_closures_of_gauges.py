@@ -73,7 +73,7 @@ def test_a_closed_road_has_no_speed_and_no_other_gets_faster() -> None:
         assert total_line(after, before).endswith(f"{mean:,.4g} km/h (before the change {mean:,.4g}).")
 
 
-def test_the_papers_model_is_told_but_forecasts_no_speed_on_the_closed_road() -> None:
+def test_the_papers_model_sees_the_closure_and_forecasts_no_speed_on_the_closed_road() -> None:
     city = speeds_on_roads()
     forecaster = Forecaster(speed_run("paper"), city, device="cpu")
     before, after = forecaster.forecast(), forecaster.forecast(close=[ROAD])

@@ -314,7 +314,7 @@ def test_a_run_stays_as_it_is(program: Callable[[str], Path]) -> None:
     np.testing.assert_array_equal(forecast(run, stream=city, device="cpu").values, before)
 
 
-def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_exports_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = small_run("paper")
     city = city_of("paper")
     baseline = change(preset("dcrnn"), {"task": {"past": 2, "horizon": 2}})

@@ -508,7 +508,7 @@ def test_another_unit_is_said() -> None:
         ({"device": "nonsense"}, ("nonsense",)),
     ],
 )
-def test_what_cannot_be_forecast_is_refused(options: dict[str, object], named: tuple[str, ...]) -> None:
+def test_impossible_forecasts_are_refused(options: dict[str, object], named: tuple[str, ...]) -> None:
     with raises(SettingsError, *named):
         forecast(small_run(), **options)
 

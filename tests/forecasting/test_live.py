@@ -212,7 +212,7 @@ def test_it_is_the_full_forward_pass_and_encodes_no_more_than_it_must(
 
 
 @BOTH
-def test_what_each_event_costs(name: str) -> None:
+def test_cost_of_each_event(name: str) -> None:
     live = start(name)
     rng = np.random.default_rng(0)
     sensor = networks()[0].node_ids[np.flatnonzero(live_run(name).split.seen)[0]]
@@ -388,7 +388,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], Callable[[Live], object]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused_and_leaves_everything_as_it_was(case: str) -> None:
+def test_refused_changes_leave_everything_as_it_was(case: str) -> None:
     live = start("paper")
     live.push(START_S, np.ones((2, N)))
     before = live.forecast()

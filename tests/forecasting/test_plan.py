@@ -49,7 +49,7 @@ def test_without_times_a_change_holds_in_all_steps() -> None:
     assert not plan(RoadChange())
 
 
-def test_a_change_that_does_nothing_is_refused() -> None:
+def test_a_change_without_effect_is_refused() -> None:
     usual = grid()
     with raises(SettingsError, "from 2024-03-18T14:00:00+00:00", "last at 2024-03-18T13:00:00"):
         plan(RoadChange(["6,7"], begin="14:00")).roads([usual] * 6, HOURS_S)

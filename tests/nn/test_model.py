@@ -163,7 +163,7 @@ def test_a_true_zero_is_data(name: str) -> None:
 
 
 @pytest.mark.parametrize("quantity", ["count", "speed"])
-def test_what_was_not_observed_cannot_matter(name: str, quantity: str) -> None:
+def test_unobserved_values_have_no_influence(name: str, quantity: str) -> None:
     town, model = town_and_model(name, quantity=quantity, topologies=2)
     batch = town.batch([15, 16])
     assert 0 < batch.observed.float().mean() < 1

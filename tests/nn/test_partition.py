@@ -96,7 +96,9 @@ def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
 @BOTH
 @pytest.mark.parametrize("topologies", [1, 2])
 @pytest.mark.parametrize("count", [3, 8])
-def test_with_a_complete_halo_loss_and_gradient_are_the_whole_networks(name: str, topologies: int, count: int) -> None:
+def test_with_a_complete_halo_loss_and_gradient_equal_those_of_the_whole_network(
+    name: str, topologies: int, count: int
+) -> None:
     town = place(name, topologies)
     model, batch = exact(town, town.batch([4, 5]))
     assert len(batch.topologies) == topologies

@@ -156,7 +156,7 @@ def run() -> RunOnCity:
 
 @pytest.mark.parametrize("current", [33, 118])  # on Tuesday, and where Saturday begins
 @pytest.mark.parametrize("odd", [False, True])
-def test_what_demand_tells_equals_the_loops(run: RunOnCity, current: int, odd: bool) -> None:
+def test_demand_inputs_equal_plain_loops(run: RunOnCity, current: int, odd: bool) -> None:
     """On the usual roads in the first half of the window, on others in the second and in the coming hour.
 
     Also where some sensors count a hundred times as much as usual, and others nothing.

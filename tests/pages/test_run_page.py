@@ -269,7 +269,7 @@ def test_a_large_city_has_fewer_times(tmp_path: Path, monkeypatch: pytest.Monkey
     np.testing.assert_allclose(shown, day().forecast[::2], rtol=1e-3)
 
 
-def test_what_cannot_be_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_settings_are_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, evaluation = judged()
     with raises(CityError, "0,24"):
         report(tmp_path / "r.html", run, evaluation, close=["0,24"])

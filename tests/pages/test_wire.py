@@ -25,7 +25,7 @@ ARRAYS = st.dictionaries(
 
 
 @given(ARRAYS, st.dictionaries(st.text(max_size=8).filter("arrays".__ne__), st.text() | st.integers(), max_size=4))
-def test_what_goes_in_comes_out(arrays: dict[str, np.ndarray], meta: dict[str, object]) -> None:
+def test_written_and_read_again_is_the_same(arrays: dict[str, np.ndarray], meta: dict[str, object]) -> None:
     data = encode(meta, arrays)
     back, found = decode(data)
     assert back == meta and list(found) == list(arrays) and len(data) % 8 == 0
@@ -54,7 +54,7 @@ def test_a_mask_is_sent_as_bytes_and_other_orders_are_brought_to_ours() -> None:
     assert arrays["big"].tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
-def test_what_is_no_container_is_refused() -> None:
+def test_a_body_that_is_no_container_is_refused() -> None:
     whole = encode({"x": 1}, {"a": np.arange(100, dtype=np.float32)})
     for bad in (b"", b"FRG1", b"PNG\0" + whole[4:], whole[:20], whole[:-16], b"FRG1\x08\0\0\0[1,2,3] "):
         with raises(ServiceError, str(len(bad))):

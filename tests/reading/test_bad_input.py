@@ -395,7 +395,7 @@ def test_parquet_columns_of_the_wrong_type(tmp_path: Path, column: str) -> None:
         city_of(tmp_path, readings__csv=None)
 
 
-def test_where_a_city_should_be(tmp_path: Path) -> None:
+def test_a_missing_city_folder_is_refused(tmp_path: Path) -> None:
     with raises(CityError, "nowhere", "no such folder"):
         read_city(tmp_path / "nowhere")
     (tmp_path / "file").write_text("x")

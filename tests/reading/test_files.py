@@ -176,7 +176,7 @@ def test_a_killed_import_loses_nothing_and_its_leftovers_go(rename: int, tmp_pat
     assert os.listdir(tmp_path) == ["city"]
 
 
-def test_what_another_process_is_writing_is_no_leftover(tmp_path: Path) -> None:
+def test_a_file_being_written_is_not_removed(tmp_path: Path) -> None:
     with replacing_folder(tmp_path / "city") as new:
         (new / "theirs").write_text("")
         write_city(named("ours"), tmp_path / "city2")
@@ -244,7 +244,7 @@ def test_a_full_disk_leaves_the_old_forecast_and_the_old_report(tmp_path: Path) 
     assert len(forecast.read_text()) > 400 < len(report.read_text())
 
 
-def test_what_a_killed_process_left_of_a_file_goes(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     left = tmp_path / ".forecast.csv.frigate-abc" / "new"
     left.mkdir(parents=True)
     (left / "forecast.csv").write_text("half a fo")

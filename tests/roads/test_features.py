@@ -373,7 +373,7 @@ def test_scaling_standardises_the_fitted_rows_and_ignores_the_others() -> None:
     assert np.abs(scaling.apply(poisoned)).max() == roads.CLIP
 
 
-def test_what_was_never_known_in_training_stays_unknown() -> None:
+def test_attributes_unknown_in_training_stay_unknown() -> None:
     count = random_network(2, 20).num_edges
     plain = road_features(random_network(2, 20))
     laned = road_features(random_network(2, 20, lanes=np.arange(count) % 3 + 1))

@@ -376,7 +376,7 @@ def _success(operation: dict[str, Any]) -> int:
         ("DELETE", "closures/xyz", None, 422, "path.closure_id"),
     ],
 )
-def test_what_cannot_be_answered_is_said(
+def test_requests_that_cannot_be_answered_are_refused(
     shared: Served, method: str, path: str, body: Any, status: int, words: str
 ) -> None:
     answer = shared.client.request(method, f"/v1/{path}", json=body)

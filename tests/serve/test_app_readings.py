@@ -85,7 +85,7 @@ def served(town: Town, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         (ReadingRow("0", NOW, -1), "value -1 is negative, but the readings are counts"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(judge: Judge, town: Town, row: ReadingRow, reason: str) -> None:
+def test_impossible_input_is_refused_with_the_reason(judge: Judge, town: Town, row: ReadingRow, reason: str) -> None:
     known = ReadingRow(town.served.node_names[0], NOW, 2)
     row = row._replace(node=known.node) if row.node == "0" else row
     judged = judge([known, row, known])
@@ -279,7 +279,7 @@ def test_a_sender_that_goes_away_does_not_harm_the_others(slow: tuple[Ingest, Sl
     assert isinstance(gone, asyncio.CancelledError) and stays[0].status == "duplicate"
 
 
-def test_who_comes_when_too_much_waits_is_sent_away(slow: tuple[Ingest, SlowStore]) -> None:
+def test_requests_beyond_the_queue_are_sent_away(slow: tuple[Ingest, SlowStore]) -> None:
     ingest, store = slow
     alone = ingest.submit(batch(*[(0, 1.0)] * (WAITING_ROWS + 1)))  # no batch is too large for an empty queue
     with pytest.raises(BusyError):

@@ -110,12 +110,12 @@ def live_and_die(town: Town, nursery: Nursery, folder: Path, lives: int) -> None
     assert len(acknowledged) >= lives * BATCH
 
 
-def test_what_was_acknowledged_survives_a_power_cut(town: Town, nursery: Nursery, tmp_path: Path) -> None:
+def test_acknowledged_readings_survive_a_power_cut(town: Town, nursery: Nursery, tmp_path: Path) -> None:
     live_and_die(town, nursery, tmp_path, 3)
 
 
 @pytest.mark.slow
-def test_what_was_acknowledged_survives_fifty_power_cuts(town: Town, nursery: Nursery, tmp_path: Path) -> None:
+def test_acknowledged_readings_survive_fifty_power_cuts(town: Town, nursery: Nursery, tmp_path: Path) -> None:
     live_and_die(town, nursery, tmp_path, 50)
 
 

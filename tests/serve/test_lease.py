@@ -25,7 +25,7 @@ def two(reopen: Callable[[], Store], steady: FakeTime) -> list[Lease]:
     return [Lease(reopen(), steady=steady) for _ in range(2)]
 
 
-def test_who_lives_keeps_the_lease_and_who_is_frozen_loses_it(two: list[Lease], steady: FakeTime) -> None:
+def test_a_live_process_keeps_the_lease_and_a_frozen_one_loses_it(two: list[Lease], steady: FakeTime) -> None:
     one, other = two
     assert one.hold() and not other.hold()
     for _ in range(20):  # its heart beats
@@ -42,7 +42,7 @@ def test_who_lives_keeps_the_lease_and_who_is_frozen_loses_it(two: list[Lease], 
     assert other.beat() and not one.hold()  # there is nothing to take
 
 
-def test_who_is_not_frozen_for_others_has_the_lock_again(
+def test_a_process_that_was_not_frozen_for_others_has_the_lock_again(
     two: list[Lease], reopen: Callable[[], Store], steady: FakeTime
 ) -> None:
     """So its own death is noticed at once."""
@@ -86,7 +86,7 @@ def test_two_that_find_an_old_lease_do_not_both_take_it(reopen: Callable[[], Sto
     assert sorted(term for term in terms if term is not None) == [1] and stores[0].lease().term == 1
 
 
-def test_what_a_process_made_before_it_was_frozen_is_not_stored(store: Store) -> None:
+def test_a_forecast_made_before_a_freeze_is_not_stored(store: Store) -> None:
     term = store.take_lease(store.lease(), "one")
     assert store.take_lease(store.lease(), "other") == 2
     assert not store.add_forecast(300, made_s=0.0, network="v", body=b"late", term=term)

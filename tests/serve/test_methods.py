@@ -61,7 +61,7 @@ def test_head_is_get_without_a_body(served: Served) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_what_is_not_there_has_no_method(served: Served, method: str) -> None:
+def test_unknown_addresses_allow_no_method(served: Served, method: str) -> None:
     for path in ("/v1/nothing", "/nothing", "/v1/", "/%00", "/" + "x" * 5000, "/../app.py"):
         answer = served.client.request(method, path)
         assert (answer.status_code, "allow" in answer.headers) == (404, False), path

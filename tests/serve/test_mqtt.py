@@ -132,7 +132,7 @@ def test_readings_are_stored_and_wrong_ones_do_not_hold_up_the_rest(
     assert store.values() == [1, 2, 3, 4, 5]
 
 
-def test_what_is_published_meanwhile_waits(broker: MqttBroker, store: MendableStore, ingest: Ingest) -> None:
+def test_messages_published_meanwhile_wait(broker: MqttBroker, store: MendableStore, ingest: Ingest) -> None:
     async def story() -> None:
         async with subscribed(broker, ingest, "away"):
             pass

@@ -70,7 +70,7 @@ def test_the_quarantine_comes_in_pages(served: Served) -> None:
 @pytest.mark.parametrize(
     "cursor", ["x", "%00", base64.b64encode(b"[1]").decode(), base64.b64encode(b"[" * 300).decode()]
 )
-def test_what_is_no_cursor_is_said(served: Served, path: str, cursor: str) -> None:
+def test_an_invalid_cursor_is_refused(served: Served, path: str, cursor: str) -> None:
     answer = served.client.get(path, params={"cursor": cursor})
     assert answer.status_code == 422 and "Link header" in answer.json()["detail"]
 

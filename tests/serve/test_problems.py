@@ -112,7 +112,7 @@ def test_the_description_says_so(served: Served) -> None:
     assert described["components"]["schemas"]["Problem"]["properties"].keys() >= BY_RFC_9457
 
 
-def test_what_is_no_http_gets_a_problem_too(town: Town, tmp_path: Path) -> None:
+def test_bytes_that_are_not_http_are_answered_with_a_problem(town: Town, tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "store.db"))
     with running(town, store) as one, one.connect() as nonsense:
         nonsense.sendall(b"\x16\x03\x01 hello\r\n\r\n")

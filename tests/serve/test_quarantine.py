@@ -104,7 +104,7 @@ def test_a_plausible_correction_takes_it_out_and_an_implausible_one_changes_noth
     assert served.client.get(f"/v1/history.json?node={node}").json()["values"][-1] == 5
 
 
-def test_who_may_see_and_who_may_release_it(served: Served) -> None:
+def test_roles_that_may_see_and_release_quarantined_readings(served: Served) -> None:
     node, _ = sensor(served)
     expected = {"write": (403, 403), "read": (200, 403), "operate": (200, 200)}
     tokens = {role: make_token(served.service.store, role, role, 0) for role in expected}
@@ -121,7 +121,7 @@ def test_who_may_see_and_who_may_release_it(served: Served) -> None:
         assert answer.status_code == 404 and "no node" in answer.json()["detail"]
 
 
-def test_what_is_released_is_known_to_other_processes(served: Served, town: Town) -> None:
+def test_releases_are_known_to_other_processes(served: Served, town: Town) -> None:
     node, most = sensor(served)
     assert post(served, node, 3 * most)["quarantined"] == 1
     served.service.store.release(node, 0)  # by another process

@@ -155,7 +155,7 @@ def test_a_service_on_the_real_time_is_refused(town: Town) -> None:
         next(Replay(town.city.stream, FakeService(replay=False)).run(FIRST, STOP))
 
 
-def test_what_is_typed_wrong_is_said(town: Town) -> None:
+def test_wrong_options_are_refused_by_name(town: Town) -> None:
     city = town.folder / "city"
     assert_refused(frigate("replay", city, "--speed", "0"), "--speed", "0")
     assert_refused(frigate("replay", city, "--to", "somewhere"), '"somewhere"', "http://127.0.0.1:8350")

@@ -55,7 +55,7 @@ def pass_time(seconds: float, *clocks: FakeTime) -> None:
         clock.now_s += seconds
 
 
-def test_what_is_old_is_deleted_some_minutes_after_the_start_and_every_hour(
+def test_old_data_are_deleted_soon_after_the_start_and_every_hour(
     store: Store, wall: FakeTime, steady: FakeTime
 ) -> None:
     fill(store, 12)

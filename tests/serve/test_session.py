@@ -140,7 +140,7 @@ def test_no_page_but_our_own_changes_anything(served: Served, method: str, path:
     assert len(served.service.store.closures()) == (path == "/v1/closures")
 
 
-def test_what_changes_something_is_behind_a_door(served: Served) -> None:
+def test_every_change_from_another_site_is_refused(served: Served) -> None:
     """A new address that forgets its door would not be asked where its requests come from."""
     for path, methods in served.client.get("/v1/openapi.json").json()["paths"].items():
         for method in methods.keys() - {"get"}:

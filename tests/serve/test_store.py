@@ -53,7 +53,7 @@ def test_readings_are_known_by_node_and_time_and_the_last_value_stays(
     assert stored(store) == expected
 
 
-def test_what_is_stored_is_there_for_others_and_in_time_order(store: Store, reopen: Callable[[], Store]) -> None:
+def test_stored_readings_are_visible_to_others_in_time_order(store: Store, reopen: Callable[[], Store]) -> None:
     store.add_readings([Reading("B", 3, 1.0), Reading("A", 1, 2.0), Reading("A", 2, 0.1), Reading("A", 9, 5.0)], 7.0)
     nodes, times, values = reopen().readings(1, 9)
     assert (nodes, times.tolist(), values.tolist()) == (["A", "A", "B"], [1, 2, 3], [2.0, 0.1, 1.0])
@@ -158,7 +158,7 @@ def test_one_holder_of_the_clock(store: Store, reopen: Callable[[], Store]) -> N
     assert store.hold_clock()
 
 
-def test_what_is_old_is_forgotten(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_data_are_deleted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("frigate.serve.store.base.FORGET_ROWS", 7)
     store.add_readings([Reading("A", k * 1_000_000, 1.0) for k in range(100)], 0.0)
     store.add_forecast(10, made_s=0.0, network="v", body=b"")

@@ -93,7 +93,7 @@ def test_thousands_of_damaged_files_are_refused_or_read(tmp_path: Path, name: st
     judge(whole, MANY)
 
 
-def test_the_harness_catches_what_it_must(tmp_path: Path) -> None:
+def test_the_harness_finds_planted_errors(tmp_path: Path) -> None:
     jobs = [("slip", 0, 1), ("greed", 0, 1), ("hang", 3, 1), ("crash", 0, 2), ("matrix npy", 0, 1)]
     found = fuzz(jobs, tmp_path / "traps", limit_s=1.0)
     assert found["slip"].how == {"fault": 1}

@@ -91,7 +91,7 @@ def test_a_city_comes_back_the_same(
     assert_same(import_benchmark("libcity", files=folder), city)
 
 
-def test_what_is_written_is_what_libcity_reads(tmp_path: Path) -> None:
+def test_libcity_reads_the_written_files(tmp_path: Path) -> None:
     """As LibCity loads it: ids in the order of .geo, the same times for each, values to be shaped by both."""
     city = city_of(3, text=False, snapshots=5)
     export_libcity(city, tmp_path / "out")
@@ -115,7 +115,7 @@ def test_what_is_written_is_what_libcity_reads(tmp_path: Path) -> None:
     assert json.loads(geo["coordinates"][0]) == [city.network.lon[0], city.network.lat[0]]
 
 
-def test_what_libcity_cannot_hold_is_told(tmp_path: Path) -> None:
+def test_losses_in_libcitys_format_are_reported(tmp_path: Path) -> None:
     city = city_of(3, text=False, snapshots=4)
     network = city.network
     road = (network.node_ids[network.senders[0]].item(), network.node_ids[network.receivers[0]].item())

@@ -238,7 +238,7 @@ def test_a_dotted_name_does_not_reach_through(file: Path) -> None:
         (b"PK\x03\x04 no pickle", "is damaged"),
     ],
 )
-def test_what_is_refused_says_why(file: Path, raw: bytes, said: str) -> None:
+def test_refusals_give_the_reason(file: Path, raw: bytes, said: str) -> None:
     with pytest.raises(CityError) as caught:
         read(file, raw)
     assert said in str(caught.value) and "held.pkl" in str(caught.value)
@@ -299,7 +299,7 @@ def test_a_sparse_matrix_whose_rows_wrap_around_is_refused(file: Path, form: str
         read(file, pickle.dumps(matrix))
 
 
-def test_what_is_shared_stays_shared(file: Path) -> None:
+def test_an_object_that_is_referred_to_twice_is_built_once(file: Path) -> None:
     twice = b"".join(b"h%ch%c\x86q%c0" % (n, n, n + 1) for n in range(40))
     held = read(file, b"\x80\x02)q\x000" + twice + b"h(.")  # 2^40 tuples if each were made anew
     assert held[0] is held[1]

@@ -81,7 +81,7 @@ def test_a_small_group_borrows_and_an_empty_one_is_as_all() -> None:
     assert np.isfinite(alone.quantile(88)[0])
 
 
-def test_what_is_kept_of_many_scores_is_on_the_safe_side() -> None:
+def test_a_summary_of_many_scores_errs_on_the_safe_side() -> None:
     rng = np.random.default_rng(3)
     scores = rng.gamma(1.0, size=20_000)
     sensor = rng.integers(0, 400, 20_000)

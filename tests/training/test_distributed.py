@@ -258,7 +258,9 @@ def equal_bits(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 
 @SEVERAL
-def test_what_a_model_counts_is_counted_once(processes: int, studies: dict[int, Path], alone: Path) -> None:
+def test_windows_trained_on_are_counted_once_across_processes(
+    processes: int, studies: dict[int, Path], alone: Path
+) -> None:
     """DCRNN counts the windows that it was trained with; its draws are others in several processes."""
     many = tensors(studies[processes] / "dcrnn")
     one = tensors(alone / "dcrnn")
@@ -277,7 +279,7 @@ def test_stopped_and_gone_on_with_is_the_same_as_straight(processes: int, studie
 
 
 @SEVERAL
-def test_a_refusal_is_everyones(processes: int, studies: dict[int, Path]) -> None:
+def test_a_refusal_reaches_every_process(processes: int, studies: dict[int, Path]) -> None:
     def told(case: str) -> list[str]:
         return [(studies[processes] / f"rank{rank}" / f"{case}.txt").read_text() for rank in range(processes)]
 
@@ -354,7 +356,7 @@ def test_killed_stopped_and_resumed_is_the_same_as_straight(place: Path) -> None
     assert [line["epoch"] for line in log(run)] == list(range(1, LONG.train.epochs + 1))
 
 
-def test_a_mistake_ends_all_with_one_message(place: Path) -> None:
+def test_an_error_in_one_process_ends_all_with_one_message(place: Path) -> None:
     there = str(place / "city")
     commands = {  # and what the message names
         "folder": (["train", there, "-o", there], there),

@@ -72,7 +72,7 @@ def test_the_order_of_nodes_does_not_matter(run: Run) -> None:
         np.testing.assert_allclose(weights, others, rtol=1e-3, atol=1e-4)
 
 
-def test_what_else_is_learned_needs_new_intervals(tmp_path: Path) -> None:
+def test_further_training_needs_new_intervals(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     first = train(town(), seen=0.8, settings=tiny(epochs=1), folder=folder, device="cpu")
     file = folder / "intervals.json"

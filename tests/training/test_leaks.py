@@ -161,7 +161,7 @@ def test_trips_are_those_of_the_roads_that_are_usual_in_training(run: RunOnCity)
 
 
 @pytest.mark.parametrize("what", ["unseen nodes", "validation nodes", "later times"])
-def test_what_training_must_not_see_cannot_matter(run: RunOnCity, clean: list[Batch], what: str) -> None:
+def test_readings_that_training_must_not_see_have_no_influence(run: RunOnCity, clean: list[Batch], what: str) -> None:
     split = run.split
     every = np.ones(SIDE * SIDE, bool)
     dirty = {
@@ -183,7 +183,7 @@ def test_what_training_must_not_see_cannot_matter(run: RunOnCity, clean: list[Ba
             assert torch.equal(getattr(batch, name), getattr(other, name)), name
 
 
-def test_what_training_sees_does_matter(run: RunOnCity) -> None:
+def test_readings_that_training_sees_have_influence(run: RunOnCity) -> None:
     """So the test above can fail."""
     some = run.split.training & (np.arange(SIDE * SIDE) % 4 == 0)
     other = trained_on(some, slice(*run.split.train))

@@ -73,7 +73,7 @@ def test_bands_are_nested_and_as_wide_as_the_street_is_busy() -> None:
 
 
 @pytest.mark.parametrize("less_sure", [{"spread": 1.0}, {"hops": 6.0}, {"rerouted": 0.3}, {"rerouted": 3.0}])
-def test_what_is_less_sure_is_wider(less_sure: dict[str, float]) -> None:
+def test_intervals_are_wider_where_demand_is_less_sure(less_sure: dict[str, float]) -> None:
     usual = LAW.band(cells([50.0]), np.array([2.3]))
     unsure = LAW.band(cells([50.0], **less_sure), np.array([2.3]))
     assert unsure[1] - unsure[0] > usual[1] - usual[0]

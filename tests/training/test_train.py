@@ -198,7 +198,7 @@ def test_stopped_before_the_first_epoch_nothing_is_kept_and_training_can_begin_a
     assert train(town(), settings=tiny(), folder=tmp_path, device="cpu").progress.finished
 
 
-def test_what_does_not_agree_with_the_run_is_refused(tmp_path: Path) -> None:
+def test_settings_that_contradict_the_run_are_refused(tmp_path: Path) -> None:
     train(town(), seen=0.6, settings=tiny(epochs=1), folder=tmp_path, device="cpu")
     with raises(SettingsError, "run", "--resume"):
         train(town(), settings=tiny(), folder=tmp_path)
@@ -492,7 +492,7 @@ def test_weights_are_averaged_before_they_are_judged() -> None:
 
 @pytest.mark.parametrize("validation", ["seen", "unseen"])
 @BOTH
-def test_what_no_target_needs_is_not_decoded_and_changes_nothing(
+def test_nodes_without_targets_are_not_decoded_and_that_changes_nothing(
     name: str, validation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loss, its gradients and the validation's score are those of a forecast of all nodes."""
@@ -736,7 +736,7 @@ def test_a_gauge_is_trained_on_and_forecast_with_and_without_road_attributes(nam
     assert math.isfinite(result.model.unseen.mae.value)
 
 
-def test_where_nothing_is_said_four_of_five_sensors_are_seen() -> None:
+def test_four_of_five_sensors_are_seen_by_default() -> None:
     run = train(town(), settings=tiny(epochs=1, validation=preset("default").train.validation), device="cpu")
     sensors = int(town().stream.sensors.sum())
     assert int(run.split.seen.sum()) == round(0.8 * sensors)
