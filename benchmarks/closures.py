@@ -26,6 +26,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from frigate.calendar import KIND, KINDS_OF_DAY
 from frigate.city.city import City
 from frigate.city.folder import open_city
 from frigate.city.network import RoadNetwork
@@ -140,7 +141,8 @@ def next_hour(
     current = before + np.arange(*FORECASTS) - 1  # the last complete snapshot of each
     ahead = current[:, None] + np.arange(1, task.horizon + 1)
     truth = values[ahead][..., affected]
-    weekdays = values[:before].reshape(-1, DAY, values.shape[1])[[d for d in range(before // DAY) if d % 7 < 5]]
+    first_of_day = stream.wall_clock[::DAY]
+    weekdays = values[:before].reshape(-1, DAY, values.shape[1])[first_of_day[:, KIND] == KINDS_OF_DAY.index("weekday")]
     made = {
         "told": forecasts(run, city, with_day(days["closed"], closed=True), current),
         "not_told": forecasts(run, city, with_day(days["closed"], closed=False), current),
