@@ -75,7 +75,7 @@ class SensorView:
         share = np.where(passed > 0, 1 / np.maximum(passed, 1), 0).astype(np.float32)
         return cls(at_sensor, at_sensor.T.tocsr(), share[:, None])
 
-    def calibrate(self, trips: Floats, counts: Floats, *, iterations: int, hold: float = 0.0) -> Floats:
+    def calibrate(self, trips: Floats, counts: Floats, *, iterations: int, hold: float) -> Floats:
         """Fit trip flows [R,C] to the sensor counts [V,C], for C cases at once.
 
         Parameters

@@ -136,6 +136,14 @@ def test_an_answer_is_a_number_from_0_to_2(wrong: dict[str, float]) -> None:
         ClosureResponse(**wrong)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"sets": 2.5}, {"hold": "0.1"}, {"searches": ()}, {"power": 1.5}, {"median_gap": float("nan")}]
+)
+def test_settings_are_of_their_kind_and_in_their_range(wrong: dict[str, Any]) -> None:
+    with raises(SettingsError, next(iter(wrong))):
+        DemandSettings(**wrong)
+
+
 def test_settings_of_old_runs_have_drivers_who_answer_as_the_trips_say() -> None:
     settings = DemandSettings(closures=ClosureResponse(0.5, 0.1), detour_sets=4)
     kept = settings.to_json()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from frigate.calendar import BINS
+from frigate.calendar import BINS, WEEK_PARTS
 from frigate.city.network import RoadNetwork
 from frigate.demand import sensor_shares
 from frigate.demand.calibration import route_set
@@ -119,6 +119,28 @@ def test_shares_are_the_largest(
     sensors = set(np.flatnonzero(demand.sensors).tolist())
     every = literal.sensor_shares(roads_of(demand, network), trips, expected.numbers, sensors, SIDE * SIDE)
     assert sum(len(shares) > FEW_SENSORS for shares in every) > 5
+
+
+def test_parts_of_the_week(
+    demand: Demand, expected: literal.Estimate, network: RoadNetwork, counts: NDArray[np.float64]
+) -> None:
+    """At a sensor its own, where known; elsewhere those of the sensors that vehicles pass."""
+    week = np.random.default_rng(6).gamma(9, 1 / 9, (WEEK_PARTS, SIDE * SIDE))
+    unknown = 4
+    week[5, unknown] = np.nan
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sensor_shares, "MAX_SENSORS", FEW_SENSORS)
+        made = calibrate(
+            network, demand.graph, demand.sets, counts, SETTINGS, step_s=3600, seed=2, medians=counts, week=week
+        )
+    sensors = np.flatnonzero(demand.sensors).tolist()
+    mean = {u: literal.week_mean(counts[:, u].tolist()) for u in sensors}
+    for part in (0, 5, 20, WEEK_PARTS - 1):
+        own = {u: 1.0 if (part, u) == (5, unknown) else float(week[part, u]) for u in sensors}
+        city = sum(own[u] * mean[u] for u in sensors) / sum(mean.values())
+        factor = literal.factors(own, expected.shares, city)
+        elsewhere = [literal.change_at(shares, factor, city) for shares in expected.shares]
+        assert_same(made.week[part], [own.get(v, change) for v, change in enumerate(elsewhere)])
 
 
 def test_detours(demand: Demand, network: RoadNetwork, expected: literal.Estimate) -> None:

@@ -13,7 +13,14 @@ from frigate.city.city import City
 from frigate.config import change, preset
 from frigate.demand.estimate import Demand
 from frigate.demand.sensor_shares import SensorShares
-from frigate.demand.tables import NEW_ROADS, PRIOR_VEHICLES, PRIOR_VEHICLES_EVERYWHERE, DemandTables, FlowsOn
+from frigate.demand.tables import (
+    NEW_ROADS,
+    PRIOR_VEHICLES,
+    PRIOR_VEHICLES_EVERYWHERE,
+    DemandTables,
+    FlowsOn,
+    usual_flow,
+)
 from frigate.nn.batch import Batch
 from frigate.nn.partition import cut_parts, in_parts
 from frigate.training.hidden_sensors import kept_out_sensors, training_masks, training_windows
@@ -54,6 +61,18 @@ def batch_of(run: RunOnCity, masks: list[int], demand: list[int] | None = None) 
         hidden=hidden,
         demand=torch.tensor(masks if demand is None else demand),
     )
+
+
+def test_where_no_trip_passes_a_thousandth_of_the_towns_mean_is_usual(run: RunOnCity) -> None:
+    """With the town's day. A detour there is put in relation to it, so that it cannot be nothing."""
+    demand = demand_of(run)
+    place = int(np.flatnonzero(~demand.sensors)[0])
+    elsewhere = np.arange(len(demand.level)) != place
+    empty = replace(demand, level=demand.level * elsewhere, node_flow=demand.node_flow * elsewhere)
+    usual = usual_flow(empty)
+    expected = 1e-3 * empty.usual_level.mean() * demand.other_factor
+    np.testing.assert_allclose(usual[:, place], expected, rtol=1e-4)
+    np.testing.assert_array_equal(usual[:, demand.sensors], demand.usual_counts[:, demand.sensors])
 
 
 def test_the_untrained_model_forecasts_what_demand_does(run: RunOnCity) -> None:

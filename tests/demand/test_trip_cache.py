@@ -19,6 +19,7 @@ from frigate.demand.estimate import sample_routes
 from frigate.demand.rerouting import Detours, find_detours
 from frigate.demand.settings import DemandSettings
 from frigate.demand.trip_cache import KEPT, cached_detours, cached_trips
+from frigate.demand.trip_model import estimate_demand
 from frigate.roads.line_graph import LineGraph, line_graph
 from tests.support.towns import START_S, random_network
 
@@ -100,6 +101,17 @@ def test_a_citys_folder_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.undo()
         monkeypatch.setattr(trip_cache, "_kept", {})
     assert len(file.read_bytes()) == len(whole)  # as good as new
+
+
+def test_demand_of_a_city_takes_its_trips_from_the_folder(tmp_path: Path) -> None:
+    stream = make_stream(np.ones((3, 12)), network(), start_s=START_S, step_s=3600, quantity="count")
+    write_city(City("Town", stream), tmp_path)
+    demand = estimate_demand(read_city(tmp_path), settings=FEW)
+    (file,) = (tmp_path / "cache").glob("*trips-*.npz")
+    written = file.stat().st_mtime_ns
+    trip_cache._kept.clear()
+    again = estimate_demand(read_city(tmp_path), settings=FEW)
+    assert same(again.sets, demand.sets) and file.stat().st_mtime_ns == written
 
 
 def test_the_order_of_the_roads_is_part_of_it(tmp_path: Path) -> None:

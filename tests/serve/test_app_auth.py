@@ -13,6 +13,7 @@ import pytest
 
 from frigate.serve.auth import TokenCheck, first_token, make_token
 from frigate.serve.limits import Limits, Quota, Rate
+from frigate.serve.page import page_policy
 from frigate.serve.store import open_store
 from tests.support.command_line import assert_refused, frigate
 from tests.support.service import Served, Town, serve_town
@@ -161,6 +162,17 @@ def test_answers_carry_the_headers_of_a_page_that_trusts_nobody(guarded: tuple[S
         headers = served.client.get(path).headers
         assert policy in headers["content-security-policy"] and "unsafe-eval" not in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff" and headers["x-frame-options"] == "DENY"
+
+
+@pytest.mark.parametrize(
+    ("basemap", "others"),
+    [("", ""), ("tiles/{z}.png", ""), ("https://tiles.example/{z}/{x}/{y}.png", " https://tiles.example")],
+)
+def test_the_page_may_ask_nobody_but_the_service_and_the_maker_of_its_map(basemap: str, others: str) -> None:
+    rules = dict(rule.split(" ", 1) for rule in page_policy(basemap).split("; "))
+    assert rules["connect-src"] == f"'self'{others}"
+    assert rules["img-src"] == f"'self' data: blob:{others}"
+    assert rules["script-src"] == rules["default-src"] == "'self'"
 
 
 def test_no_path_leads_out_of_the_pages_folder(guarded: tuple[Served, dict[str, str]]) -> None:

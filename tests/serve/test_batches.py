@@ -88,6 +88,8 @@ def test_large_batches_are_as_small_ones(large: bool, monkeypatch: pytest.Monkey
     for body, media_type in ((b'{"readings": [1, 2]}', JSON), (b"node,time,value\n1\n\n2\n", CSV)):
         with pytest.raises(TooManyRowsError, match="2 rows in one batch"):
             rows_of(body, media_type, most=1)
+    with pytest.raises(TooManyRowsError, match="5 rows in one batch"):
+        rows_of(b"node,time,value\n1\n2\n3\n\n4\n5\n", CSV, most=1)
     for body, media_type in ((b"[" * 100_000, JSON), (b'{"readings": [', JSON), (b"\xff", CSV), (b"\0", CSV)):
         with pytest.raises(BatchError):
             rows_of(body, media_type, most=1)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from frigate.check.sensors import STUCK_COUNTS
 from frigate.forecasting.plan import RoadChange
 from frigate.pages.wire import rounded
 from frigate.serve import clock
@@ -142,6 +143,18 @@ def test_a_stuck_sensor_is_told(town: Town, new_store: Callable[[], Store], time
         store.add_readings([Reading(name, at_us, value) for name, value in readings], 0)
     states = {each["node"]: each["state"] for each in sensor_health(store, town.served, now_s=time())["sensors"]}
     assert [states[name] for name in names[:3]] == ["stuck", "ok", "ok"]  # an empty road is no fault
+
+
+@pytest.mark.parametrize(("readings", "state"), [(STUCK_COUNTS - 1, "ok"), (STUCK_COUNTS, "stuck")])
+def test_a_few_readings_of_one_value_are_no_fault(
+    town: Town, new_store: Callable[[], Store], time: FakeTime, readings: int, state: str
+) -> None:
+    store = new_store()
+    name = town.served.node_names[0]
+    same = [Reading(name, (int(time()) - back * STEP_S) * 1_000_000, 7.0) for back in range(readings)]
+    store.add_readings(same, 0)
+    states = {each["node"]: each["state"] for each in sensor_health(store, town.served, now_s=time())["sensors"]}
+    assert states[name] == state
 
 
 def test_ticks_that_were_missed_are_counted_and_not_made_up_for(

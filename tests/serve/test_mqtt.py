@@ -268,9 +268,12 @@ def test_a_message_is_one_reading_or_a_batch() -> None:
     assert rows_of_message(b' {"node": 1, "time": 2, "value": 3}') == [ReadingRow(1, 2, 3)]
     assert rows_of_message(b'{"readings": []}') == []
     assert rows_of_message(b"value,time,node_id\n3,2,1\n") == [ReadingRow("1", "2", "3")]
+    assert rows_of_message(b'{"readings": []}'.ljust(MAX_BYTES)) == []
     for wrong in (None, b"", b"x" * (MAX_BYTES + 1)):
         with pytest.raises(BatchError):
             rows_of_message(wrong)
+    with pytest.raises(BatchError, match="The limit is"):
+        rows_of_message(b'{"readings": []}'.ljust(MAX_BYTES + 1))
 
 
 def make_certificate(folder: Path, name: str, *more: str) -> Path:
