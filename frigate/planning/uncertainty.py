@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array, vstack
 
-from frigate.calendar import HOUR_S
+from frigate.calendar import DAY_S
 from frigate.city.network import RoadNetwork
 from frigate.demand.calibration import RouteSet
 from frigate.demand.estimate import Demand, middle_flow
@@ -27,7 +27,8 @@ MAP_SHARE = 0.5  # exponent of a level that only the map says: it tells about ha
 TRIPS_VARIANCE = 0.3  # of the logarithms, by shared trips
 USUAL_VARIANCE = 1.0  # of the logarithms, by everything else
 LEAST_VARIANCE = 1e-9
-DAY_S = 24 * HOUR_S
+MAX_CELLS = 4_000_000  # of the covariance computed at a time: 32 MB each of its parts
+ALONE = 200  # nodes whose variance is computed at a time
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -122,7 +123,7 @@ class Uncertainty:
 
     def variance(self, rows: Rows) -> Floats:
         """The variance at these nodes."""
-        alone = [self.between(part, part).diagonal() for part in np.array_split(rows, max(1, len(rows) // 200))]
+        alone = [self.between(part, part).diagonal() for part in np.array_split(rows, max(1, len(rows) // ALONE))]
         return np.concatenate(alone).astype(np.float64)
 
 
@@ -149,7 +150,8 @@ class Knowledge:
     @classmethod
     def none(cls, uncertainty: Uncertainty, points: Rows, site: Rows) -> Knowledge:
         """Before any count; `site` are indices of points."""
-        prior = uncertainty.between(points, points[site])
+        parts = np.array_split(points[site], max(1, len(points) * len(site) // MAX_CELLS))
+        prior = np.hstack([uncertainty.between(points, part) for part in parts])
         return cls(site, prior, np.zeros((len(points), 0), np.float32), uncertainty.variance(points))
 
     def columns(self, sites: Rows) -> Floats:
