@@ -127,6 +127,7 @@ STAGES: dict[str, stand_ins.Stage] = {
     "docs/performance.md": with_run("2024-03-06T00:00", ("demo/city", "demo/run")),
     "docs/place.md": for_planners,
     "docs/quickstart.md": for_matrix,
+    "docs/scenarios.md": with_run("2024-03-04T00:00", ("town", "runs/town")),
     "docs/sources/benchmarks.md": lambda folder: stand_ins.benchmarks(folder / "downloads"),
     "docs/sources/osm.md": for_osm("luxembourg"),
     "docs/sources/sumo.md": stand_ins.sumo,
@@ -154,7 +155,8 @@ def test_every_block_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pyte
                 text = text.replace(long, short)
             exec(compile(text, page, "exec"), names)
         else:
-            (tmp_path / "small.toml").write_text(block.text)
+            named = re.match(r"# (\w+\.toml)\n", block.text)
+            (tmp_path / (named[1] if named else "small.toml")).write_text(block.text)
 
 
 def test_the_sessions_of_the_services_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from frigate.cli.place import PLACE
 from frigate.cli.replay import REPLAY
 from frigate.cli.report import REPORT
 from frigate.cli.reproduce import REPRODUCE
+from frigate.cli.scenario import SCENARIO
 from frigate.cli.serve import SERVE
 from frigate.cli.token import TOKEN
 from frigate.cli.train import TRAIN
@@ -42,6 +43,7 @@ COMMANDS = (
     TRAIN,
     EVALUATE,
     FORECAST,
+    SCENARIO,
     REPORT,
     SERVE,
     TOKEN,

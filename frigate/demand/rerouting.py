@@ -52,6 +52,8 @@ class Rerouted:
     node_change: NDArray[np.float32]  # [N] new flow / old flow; 0 where nobody can pass any more
     road_change: NDArray[np.float32]  # [E] the same for the old roads; 0 on closed ones
     lost: float  # share of vehicles that can no longer reach their destination
+    node_spread: NDArray[np.float32]  # [N] uncertainty of the change: standard deviation of its log over the route sets
+    road_spread: NDArray[np.float32]  # [E]
 
 
 def find_detours(
@@ -98,7 +100,7 @@ def find_detours(
 def reroute(demands: Sequence[Demand], detours: Detours) -> list[Rerouted]:
     """The effect of the detours on the weekly mean flow at every node and road, for demands of the same trips.
 
-    The change of roads is that of the first demand for all.
+    The change of roads, and how uncertain the changes are, is that of the first demand for all.
     """
     first = demands[0]
     E = first.graph.num_roads
@@ -118,7 +120,8 @@ def reroute(demands: Sequence[Demand], detours: Detours) -> list[Rerouted]:
         road.append(_change(of_road[:, None], np.maximum(new_of_road, 0)[:, None])[:, 0])
         lost = lost + numbers[np.diff(other.routes.start) == 0].sum(0)
         made = made + [float(demand.numbers[k].sum()) for demand in demands]
-    ratio = _middle(np.stack([_change(old, new) for old, new in zip(before, after, strict=True)]))  # [N,C]
+    ratios = np.stack([_change(old, new) for old, new in zip(before, after, strict=True)])  # [S,N,C]
+    ratio = _middle(ratios)
     moved_vehicles = _middle_half(after - before)
     ratio = _in_quiet_streets(ratio, demands, moved_vehicles)
     ratio_of_road = _middle(np.stack(road))
@@ -134,7 +137,8 @@ def reroute(demands: Sequence[Demand], detours: Detours) -> list[Rerouted]:
     nodes = np.where(nobody, 0, ratio).astype(np.float32)
     roads = np.where(detours.closed, 0, ratio_of_road).astype(np.float32)
     share_lost = lost / np.maximum(made, TINY)
-    return [Rerouted(nodes[:, c], roads, float(share_lost[c])) for c in range(len(demands))]
+    spreads = [np.log(each).std(0).astype(np.float32) for each in (ratios[:, :, 0], np.stack(road))]
+    return [Rerouted(nodes[:, c], roads, float(share_lost[c]), *spreads) for c in range(len(demands))]
 
 
 def _in_quiet_streets(ratio: Floats, demands: Sequence[Demand], moved: Floats) -> Floats:

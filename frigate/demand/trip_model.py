@@ -16,6 +16,7 @@ from frigate.city.stream import RoadNetworkStream
 from frigate.demand.calibration import RouteSet
 from frigate.demand.closures import detour_sets, fit_response
 from frigate.demand.count_profiles import fill_empty_hours, usual_counts, usual_medians, usual_week, week_mean
+from frigate.demand.detour_totals import DetourTotals, detour_totals
 from frigate.demand.estimate import Demand, calibrate, trip_levels
 from frigate.demand.levels import MIN_SENSORS, Estimates, Places, estimate_levels, fit_levels, places_of
 from frigate.demand.rerouting import Detours, Rerouted, reroute, sensor_shares_on_detours
@@ -175,6 +176,10 @@ class TripModel:
     def rerouted(self, demands: Sequence[Demand], network: RoadNetwork) -> list[Rerouted]:
         """The effect of another network with the same nodes on the flows of each demand."""
         return reroute(demands, self._detours(network))
+
+    def detour_totals(self, demand: Demand, network: RoadNetwork) -> DetourTotals:
+        """What another network with the same nodes means for the trips of a demand."""
+        return detour_totals(demand, self._detours(network))
 
     def sensor_shares(self, demand: Demand, network: RoadNetwork) -> SensorShares:
         """The share of each node's vehicles that pass each sensor, on another network with the same nodes."""

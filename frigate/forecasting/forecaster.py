@@ -23,6 +23,7 @@ from frigate.city.periods import When, time_from
 from frigate.city.stream import RoadNetworkStream
 from frigate.config import Task
 from frigate.demand.count_profiles import usual_counts
+from frigate.demand.detour_totals import DetourTotals
 from frigate.demand.estimate import Demand
 from frigate.demand.rerouting import Rerouted, newly_cut_off
 from frigate.demand.trip_model import TripModel
@@ -30,7 +31,7 @@ from frigate.errors import CityError, SettingsError
 from frigate.forecasting.edits import forecast_nodes
 from frigate.forecasting.plan import RoadChange, RoadPlan
 from frigate.forecasting.result import Forecast, make_forecast, usable
-from frigate.forecasting.road_flow import road_flows
+from frigate.forecasting.road_flow import closed_roads, road_flows
 from frigate.nn.batch import Batch
 from frigate.nn.device import best_device, memory_limit
 from frigate.nn.network_views import NetworkViews, named
@@ -176,6 +177,16 @@ class Forecaster:
         """The effect of a network's roads on the usual flows; None without demand, or if the roads are as usual."""
         return self.windows().views.view(network).rerouted
 
+    def detour_totals(self, network: RoadNetwork) -> DetourTotals:
+        """What a network's roads mean for the trips. Needs demand."""
+        views = self.windows().views
+        assert views.trips is not None
+        return views.trips.detour_totals(views.demands[0], network)
+
+    def closed(self, network: RoadNetwork) -> NDArray[np.bool_]:
+        """[E] the usual roads that a network lacks."""
+        return closed_roads(self.usual_roads, network)
+
     def road_flow(self, values: NDArray[np.floating], networks: Sequence[RoadNetwork], times_s: Ints) -> Floats:
         """[S,E] the flow on the usual roads at S times, from the values [S,N] at the nodes and the network then."""
         clock = wall_clock(times_s + utc_offsets_s(times_s, self.stream.timezone))
@@ -238,6 +249,10 @@ class Forecaster:
         if level is not None:
             self.run.require_intervals(level)
         request = self.request(at, network=network, close=close, add=add, changes=changes, past=past, horizon=horizon)
+        return self.answer(request, level=level)
+
+    def answer(self, request: Request, *, level: float | None = None) -> Forecast:
+        """The forecast of a request, with intervals at a level in percent."""
         made = request.batch.join(self.predictor(request.batch, must_fit=True))[0, request.late :]
         present = np.array([self._forecast_nodes(network) for network in request.networks])
         values, told = usable(self.predictor.to_array(made, present), present)
@@ -305,6 +320,21 @@ class Forecaster:
             )
             self._around = windows, around
         return self._around[1]
+
+    def steps_between(self, begin: When | None, end: When | None) -> int:
+        """How many steps a period has; default: as many as in training, from the end of the readings."""
+        begin_s, _ = _moment(self.stream, begin)
+        if end is None:
+            return self.run.settings.task.horizon
+        end_s, _ = time_from(end, self.stream.timezone, now_s=begin_s, where="end")
+        first, stop = (int(self.stream.steps.snapshot_at(np.array([each]))[0]) for each in (begin_s, end_s))
+        if stop <= first:
+            timezone = self.stream.timezone
+            raise SettingsError(
+                f"end {local_iso(end_s, timezone)}: it must be at least a step after the begin, "
+                f"{local_iso(begin_s, timezone)}"
+            )
+        return stop - first
 
     def request(
         self,

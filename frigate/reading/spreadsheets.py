@@ -1,11 +1,14 @@
-"""Convert an Excel or LibreOffice sheet to CSV, one line per row, so that it is read like any other table."""
+"""Sheets of Excel or LibreOffice: converted to CSV, so that they are read like any other table; and written."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 from frigate.errors import CityError, MissingExtraError
-from frigate.reading.files import parsing
+from frigate.reading.files import parsing, write_file
 
 SUFFIXES = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 
@@ -33,3 +36,23 @@ def sheet_as_csv(path: Path, scratch: Path) -> Path:
     out = scratch / f"{len(list(scratch.iterdir()))}-{path.stem}.csv"
     cells.write_csv(out, include_header=False)
     return out
+
+
+def write_sheets(path: Path, sheets: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Write tables as the sheets of an Excel file. Rows have the columns of the first; no cell is a formula."""
+    try:
+        from xlsxwriter import Workbook
+    except ImportError:
+        raise MissingExtraError("xlsxwriter", "xlsx") from None
+    file = BytesIO()
+    with Workbook(file, {"strings_to_formulas": False, "strings_to_urls": False, "in_memory": True}) as book:
+        bold = book.add_format({"bold": True})
+        for name, rows in sheets.items():
+            sheet = book.add_worksheet(name)
+            for k, row in enumerate(rows):
+                if k == 0:
+                    sheet.write_row(0, 0, list(row), bold)
+                sheet.write_row(k + 1, 0, list(row.values()))
+            sheet.freeze_panes(1, 0)
+            sheet.autofit()
+    write_file(path, file.getvalue())
