@@ -61,9 +61,8 @@ def test_roads_move_with_the_forecast_of_their_ends(city: City, demand: Demand) 
     assert (more[0] <= 2 * same[0] + 1e-6).all()
     some = np.ones(network.num_edges, np.float32)
     some[5], some[6] = 0, 0.5
-    rerouted = Rerouted(
-        np.ones(network.num_nodes, np.float32), some, 0.0, np.zeros(network.num_nodes), np.zeros(len(some))
-    )
+    nodes = np.ones(network.num_nodes, np.float32)
+    rerouted = Rerouted(nodes, some, 0.0, 0 * nodes, 0 * some)
     shut = road_flows(usual, [network], network, demand=demand, rerouted=lambda _: rerouted, clock=clock)
     assert shut[0, 5] == 0
     assert shut[0, 6] == pytest.approx(min(0.5 * demand.road_flow[8, 6], bound[6]), rel=1e-5)
