@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from frigate.errors import FrigateError
 from frigate.serve.api import closures, forecast, health, network, quarantine, readings, replay, session, whatif
 from frigate.serve.api.common import State
 from frigate.serve.auth import Caller
@@ -133,7 +134,11 @@ class RequestMiddleware:
         except ClientDisconnect:
             status = status or GONE
         except Exception as error:
-            LOG.error("request failed", exc_info=error, extra={"request": scope["state"]["request"]})
+            cause = error.__cause__ or error  # once an answer has begun, its errors come wrapped
+            own = status and isinstance(cause, FrigateError)
+            name = "answer cut off" if own else "request failed"
+            extra = {"request": scope["state"]["request"], "error": str(cause)}
+            LOG.log(logging.WARNING if own else logging.ERROR, name, exc_info=None if own else error, extra=extra)
             if not status:
                 failed = problem(500, "internal error; see the service's log", instance=instance_of(scope))
                 await failed(scope, receive, sending)

@@ -13,11 +13,12 @@ import hmac
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from frigate.calendar import DAY_S
 from frigate.errors import ServiceError, did_you_mean
+from frigate.serve.steady_time import SteadyTime
 from frigate.serve.store import LAST_S, Store, Token
 
 ROLES = {
@@ -134,10 +135,19 @@ def _parts(text: str) -> tuple[str, str, str]:
 
 
 class TokenCheck:
-    """Checks tokens against those of the store, which it caches for a moment."""
+    """Checks tokens against those of the store, which it caches for a moment.
 
-    def __init__(self, store: Store) -> None:
+    Parameters
+    ----------
+    store
+        Of the service.
+    now
+        Returns the time in seconds since 1970 UTC. Default: the system's, without its jumps.
+    """
+
+    def __init__(self, store: Store, *, now: Callable[[], float] | None = None) -> None:
         self._store = store
+        self._now = SteadyTime() if now is None else now
         self._lock = threading.Lock()
         self._tokens: dict[str, Token] = {}
         self._read_at = float("-inf")
@@ -161,7 +171,7 @@ class TokenCheck:
         prefix, token_id, secret = _parts(text)
         token = self._tokens.get(token_id)
         same = hmac.compare_digest(_hash(secret), token.hash if token else bytes(32))
-        if prefix != "frg" or token is None or not token.valid(time.time()) or not same:
+        if prefix != "frg" or token is None or not token.valid(self._now()) or not same:
             return None
         return Caller(token.id, token.name, token.role, sensors=frozenset(token.sensors), per_minute=token.per_minute)
 
@@ -170,4 +180,4 @@ class TokenCheck:
         if not caller.id:
             return True
         token = self._tokens.get(caller.id)
-        return token is not None and token.valid(time.time())
+        return token is not None and token.valid(self._now())

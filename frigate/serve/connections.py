@@ -65,8 +65,17 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP never reaches the app; its answer is a problem all the same."""
-        self._refuse(problem(400, msg))
+        """What is no HTTP never reaches the app; its answer is a problem all the same.
+
+        A body may turn out to be none after the app was given its head: what the app answers is then dropped.
+        """
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._refuse(problem(400, msg))
+        else:  # the head of another answer is on its way
+            self.transport.close()
 
     def _refuse(self, answer: Response) -> None:
         """Answer instead of the app, and close."""

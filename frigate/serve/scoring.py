@@ -7,6 +7,7 @@ may arrive late.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,6 +22,7 @@ from frigate.serve.issued import IssuedForecast, read_issued
 from frigate.serve.packing import pack, unpack
 from frigate.serve.store import Store
 
+LOG = logging.getLogger("frigate.serve")
 WORST = 10
 
 
@@ -105,6 +107,10 @@ def summary(scores: Iterable[tuple[int, bytes]], city: ServedCity) -> dict[str, 
         if found is None:
             continue
         _, arrays = found
+        lengths = {len(arrays[name]) for name in ("row", "error", "count")}
+        if len(lengths) > 1 or (arrays["row"] >= len(error)).any():
+            LOG.warning("stored scores are damaged and left out", extra={"time_s": time_s})
+            continue
         error[arrays["row"]] += arrays["error"]
         count[arrays["row"]] += arrays["count"]
         of_steps = arrays["steps"][: city.horizon]

@@ -95,6 +95,7 @@ class Server(uvicorn.Server):
             server_header=False,
             timeout_graceful_shutdown=SHUTDOWN_S,
             http=Connection,
+            ws="none",  # an upgrade would leave our connection, and its limits, for a protocol that no endpoint speaks
             lifespan="on",
             proxy_headers=False,
         )

@@ -14,9 +14,10 @@ import pytest
 from frigate.serve.auth import TokenCheck, first_token, make_token
 from frigate.serve.limits import Limits, Quota, Rate
 from frigate.serve.page import page_policy
+from frigate.serve.steady_time import SteadyTime
 from frigate.serve.store import open_store
 from tests.support.command_line import assert_refused, frigate
-from tests.support.service import Served, Town, serve_town
+from tests.support.service import FakeTime, Served, Town, serve_town
 
 ADDRESSES = {
     "read": [
@@ -35,12 +36,18 @@ ADDRESSES = {
             "/v1/accuracy",
             "/v1/sensors",
             "/v1/time",
+            "/v1/quarantine",
             "/metrics",
         )
     ]
     + [("POST", "/v1/what-if")],
     "write": [("POST", "/v1/readings")],
-    "operate": [("POST", "/v1/closures"), ("DELETE", "/v1/closures/aa"), ("PUT", "/v1/time")],
+    "operate": [
+        ("POST", "/v1/closures"),
+        ("DELETE", "/v1/closures/aa"),
+        ("PUT", "/v1/time"),
+        ("POST", "/v1/quarantine/release"),
+    ],
     "any": [("GET", "/v1/session")],
 }
 RIGHTS = {
@@ -200,16 +207,28 @@ def test_tokens_are_made_listed_and_revoked_by_command(tmp_path: Path) -> None:
     assert frigate("token", "create", file, "--name", "a", "--role", "oparate").status == 2
 
 
-def test_a_token_ends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_ends_by_itself(tmp_path: Path) -> None:
     with closing(open_store(str(tmp_path / "store.db"))) as store:
-        now_s = int(time.time())
-        token = make_token(store, "Ana", "read", now_s, days=2)
-        gate = TokenCheck(store)
+        token = make_token(store, "Ana", "read", 1000, days=2)
+        now = FakeTime(1000.0)
+        gate = TokenCheck(store, now=now)
         gate.refresh()
         found = gate.caller(token)
         assert found is not None and gate.admits(found)
-        monkeypatch.setattr("frigate.serve.auth.time.time", lambda: now_s + 2 * 86_400)
+        now.now_s += 2 * 86_400
         assert gate.caller(token) is None and not gate.admits(found)
+
+
+def test_no_token_ends_because_the_clock_jumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wall = FakeTime(time.time())
+    monkeypatch.setattr("frigate.serve.auth.SteadyTime", lambda: SteadyTime(wall))
+    with closing(open_store(str(tmp_path / "store.db"))) as store:
+        token = make_token(store, "Ana", "read", int(wall.now_s), days=2)
+        gate = TokenCheck(store)
+        gate.refresh()
+        wall.now_s += 40 * 86_400
+        found = gate.caller(token)
+        assert found is not None and gate.admits(found)
 
 
 def test_a_token_sends_for_its_sensors_only(town: Town, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,6 +63,13 @@ def test_no_row_of_the_store_breaks_a_read(served: Served) -> None:
     values = np.zeros((city.horizon, city.network.num_nodes), np.float32)
     no_notices = pack({"closures": []}, {"values": values})
     misshapen = pack({"closures": [], "notices": []}, {"values": values.T})
+    one: dict[str, np.ndarray[Any, Any]] = {
+        "error": np.ones(1, np.float32),
+        "count": np.ones(1, np.uint32),
+        "steps": np.ones((1, 3)),
+    }
+    nowhere = pack({}, {"row": np.array([city.network.num_nodes], np.uint32), **one})
+    uneven = pack({}, {"row": np.zeros(2, np.uint32), **one, "count": np.ones(3, np.uint32)})
     with store.transaction(write=True) as sql:
         sql.run("INSERT INTO closures VALUES ('aa', ?, ?, 0, ?, 0)", source, target, 10**15)
         sql.run("INSERT INTO closures VALUES ('bb', ?, ?, ?, NULL, 0)", *other, -(10**15))
@@ -69,7 +77,7 @@ def test_no_row_of_the_store_breaks_a_read(served: Served) -> None:
         sql.run("INSERT INTO readings VALUES (?, ?, 1, 0)", 9 * 10**18, city.node_names[0])
         for back, body in ((1, b"not compressed"), (2, pack({}, {})), (3, misshapen), (4, no_notices)):
             sql.run("INSERT INTO forecasts VALUES (?, 0, ?, ?)", issued_s - back * STEP_S, city.version, body)
-        for back, body in ((4, b"not compressed"), (5, pack({}, {}))):
+        for back, body in ((4, b"not compressed"), (5, pack({}, {})), (6, nowhere), (7, uneven)):
             sql.run("INSERT INTO scores VALUES (?, ?, ?)", issued_s - back * STEP_S, city.version, body)
     served.step(37)
     paths = [

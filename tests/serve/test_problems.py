@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 
+import httpx2
+import numpy as np
 import pytest
 
 from frigate.serve.problems import KINDS, MEDIA_TYPE
-from frigate.serve.store import StoreGoneError, open_store
+from frigate.serve.store import ReadingPart, StoreGoneError, open_store
 from tests.support.running_service import running, wait_for
 from tests.support.service import Served, Town, serve_town
 
@@ -93,7 +95,7 @@ def test_a_mistake_of_ours_is_a_problem_with_all_headers(served: Served, monkeyp
 
 
 def test_a_store_that_is_gone_is_a_problem(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(*_: object) -> None:
+    def gone(*_: object, **__: object) -> None:
         raise StoreGoneError("store.db: disk I/O error")
 
     monkeypatch.setattr(served.service.store, "closures", gone)
@@ -122,6 +124,55 @@ def test_bytes_that_are_not_http_are_answered_with_a_problem(town: Town, tmp_pat
         head, _, body = answer.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 400 ") and f"content-type: {MEDIA_TYPE}".encode() in head.lower()
         assert json.loads(body)["code"] == "malformed"
+    store.close()
+
+
+def test_a_body_that_turns_out_to_be_no_http_has_one_answer(
+    town: Town, tmp_path: Path, heard: list[logging.LogRecord]
+) -> None:
+    """The app has been given the head by then, and answers it; or it has answered already."""
+    head = "POST /v1/readings HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    store = open_store(str(tmp_path / "store.db"))
+    with running(town, store) as one:
+        with one.connect() as at_once:
+            at_once.sendall(f"{head}no length\r\n".encode())
+            answer = b""
+            while part := at_once.recv(4096):
+                answer += part
+            assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1 ") == 1
+        with one.connect() as later:
+            later.sendall(head.encode())
+            assert later.recv(4096).startswith(b"HTTP/1.1 401 ")
+            later.sendall(b"no length\r\n")
+            while later.recv(4096):
+                pass
+        assert (
+            one.raw("GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+            == 200
+        )
+    assert [each.getMessage() for each in heard if each.levelno >= logging.ERROR] == []
+    store.close()
+
+
+def test_an_answer_that_breaks_off_is_a_line_in_the_log(
+    town: Town, tmp_path: Path, heard: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path / "store.db"))
+
+    def parts(*_: object) -> Iterator[ReadingPart]:
+        for _number in range(2):
+            yield ["A"], np.array([1]), np.array([1.0])
+        raise StoreGoneError("the disk has gone")
+
+    with running(town, store) as one:
+        monkeypatch.setattr(store, "reading_parts", parts)
+        node = one.service.city.node_names[0]
+        with pytest.raises(httpx2.RemoteProtocolError):
+            one.client.get("/v1/history.csv", params={"node": node})
+        monkeypatch.undo()
+    (cut,) = [each for each in heard if each.getMessage() == "answer cut off"]
+    assert vars(cut)["error"] == "the disk has gone"
+    assert [each.exc_info for each in heard if each.exc_info] == []
     store.close()
 
 

@@ -288,6 +288,28 @@ def test_a_request_that_waits_too_long_is_asked_to_retry(tmp_path: Path, monkeyp
     store.close()
 
 
+def test_who_has_had_a_part_waits_longer_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of an answer has been sent by then."""
+    monkeypatch.setattr("frigate.serve.store.sqlite.WAIT_S", 0.01)
+    monkeypatch.setattr("frigate.serve.store.base.NEXT_PART_ATTEMPTS", 10**6)
+    monkeypatch.setattr("frigate.serve.store.base.PART_ROWS", 2)
+    store = open_store(str(tmp_path / "store.db"))
+    store.add_readings([Reading("A", k, 1.0) for k in range(5)], 0.0)
+    parts = store.reading_parts(0, 10)
+    times_us = next(parts)[1].tolist()
+    with ExitStack() as busy:
+        for _ in range(READERS):
+            busy.enter_context(store.transaction())
+        waiting = threading.Thread(target=lambda: times_us.extend(at for part in parts for at in part[1].tolist()))
+        waiting.start()
+        waiting.join(0.2)
+        with raises(StoreGoneError, "busy"):
+            next(store.reading_parts(0, 10))
+    waiting.join()
+    assert times_us == list(range(5))
+    store.close()
+
+
 def test_postgresql_that_stops_is_said_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("frigate.serve.store.postgres.WAIT_S", 0.3)
     server = PostgresServer()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Self
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Self
 
 import numpy as np
 
@@ -24,12 +24,14 @@ from frigate.serve.store.rows import (
     ReadingPart,
     SensorFacts,
     Sql,
+    StoreGoneError,
     Token,
 )
 from frigate.serve.store.schema import MIGRATIONS
 
 PERIOD_US = 300 * 1_000_000  # changes to readings are counted per period of this length
 PART_ROWS = 10_000  # of readings, read at once: a few megabytes
+NEXT_PART_ATTEMPTS = 10  # each as long as a store waits for a connection
 PROBE_CHARACTERS = 4_096  # written to see whether there is room
 FORGET_ROWS = 20_000  # per transaction: a long one would keep new readings waiting
 
@@ -156,17 +158,19 @@ class Store(ABC):
     def reading_parts(self, begin_us: int, end_us: int, node: str | None = None) -> Iterator[ReadingPart]:
         """The same, at most `PART_ROWS` at a time, so that no period is too long for memory. At least one part.
 
-        Nothing is held between the parts: the caller may take as long as it likes.
+        Nothing is held between the parts: the caller may take as long as it likes. Whoever has been given one waits
+        longer for the next, because half of an answer may have been sent by then.
         """
         where = (
             "(time_us, node) > (?, ?) AND time_us < ?" if node is None else "node = ? AND time_us > ? AND time_us < ?"
         )
         text = f"SELECT node, time_us, value FROM readings WHERE {where} ORDER BY time_us, node LIMIT {PART_ROWS}"
         last: tuple[int, str] = (begin_us, "") if node is None else (begin_us - 1, node)
+        attempts = 1
         while True:
             values = (*last, end_us) if node is None else (node, last[0], end_us)
-            with self.transaction() as sql:
-                rows = sql.rows(text, *values)
+            rows = self._rows(text, *values, attempts=attempts)
+            attempts = NEXT_PART_ATTEMPTS
             yield (
                 [row[0] for row in rows],
                 np.array([row[1] for row in rows], np.int64),
@@ -175,6 +179,14 @@ class Store(ABC):
             if len(rows) < PART_ROWS:
                 return
             last = rows[-1][1], rows[-1][0]
+
+    def _rows(self, text: str, *values: object, attempts: int) -> list[tuple[Any, ...]]:
+        """The rows of a query that is asked again while the store is too busy, so many times in all."""
+        for _ in range(attempts - 1):
+            with suppress(StoreGoneError), self.transaction() as sql:
+                return sql.rows(text, *values)
+        with self.transaction() as sql:
+            return sql.rows(text, *values)
 
     def sensor_facts(self, since_us: int, lately_us: int) -> list[SensorFacts]:
         """Summary of each node with readings since `since_us`; lately, least and most count from `lately_us`."""
