@@ -19,7 +19,7 @@ from frigate.demand import route_search, tuning
 from frigate.demand.calibration import SensorView, first_numbers, route_set
 from frigate.demand.count_profiles import fill_empty_hours, usual_counts, usual_medians, week_mean
 from frigate.demand.estimate import Demand
-from frigate.demand.flows import road_columns, road_features_geojson, trips_through
+from frigate.demand.flows import find_road, road_columns, road_features_geojson, trips_through
 from frigate.demand.rerouting import (
     Detours,
     find_detours,
@@ -522,6 +522,20 @@ def test_a_new_road_attracts_trips_and_takes_them_from_others(graph: LineGraph, 
     assert found.node_change[SIDE + 1 : -SIDE - 1].mean() < 0.99
     (back,) = reroute([demand], detours(demand, across.close(ends)))
     np.testing.assert_allclose(back.node_change, 1, atol=1e-5)
+
+
+def test_a_road_is_named_by_its_ends_and_in_a_city_on_roads_by_its_id() -> None:
+    network = grid()
+    a, b = network.node_ids[[network.senders[7], network.receivers[7]]].tolist()
+    assert find_road(network, (a, b)) == find_road(network, (str(a), str(b))) == (7, False)
+    line = on_roads(network)
+    road = line.node_ids[5]
+    assert find_road(line, road) == find_road(line, tuple(road.split(">"))) == (5, True)
+    turn = line.node_ids[[line.senders[9], line.receivers[9]]].tolist()
+    assert find_road(line, tuple(turn)) == (9, False)
+    for where, nowhere in ((network, (a, a)), (line, (a, a)), (line, (road, road)), (network, a)):
+        with raises(CityError, str(nowhere[0] if isinstance(nowhere, tuple) else nowhere)):
+            find_road(where, nowhere)
 
 
 def test_nobody_passes_a_node_that_cannot_be_reached(graph: LineGraph, demand: Demand) -> None:

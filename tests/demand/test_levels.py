@@ -93,6 +93,14 @@ def test_the_level_of_a_street_is_known_from_its_other_sensors() -> None:
     assert max(street, word) > settings.scales[SCALES.index("noise")]
 
 
+@pytest.mark.parametrize("trust", levels.TRUSTS[1:])
+def test_trips_that_know_nothing_are_put_right_as_far_as_may_be(trust: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = by_street()
+    monkeypatch.setattr(levels, "TRUSTS", (0.0, trust))
+    settings = fitted(truth, estimates(np.full(N, truth[SEEN].mean())))
+    assert settings is not None and settings.trust == trust
+
+
 def test_trips_that_are_right_are_left_alone() -> None:
     """Their errors have nothing to do with the map."""
     truth = np.random.default_rng(3).gamma(1, 20, N)

@@ -158,6 +158,20 @@ def test_roads_that_close_now_close_in_every_way(town: Town, roads: list[tuple[s
         same(live(town, [(since_s, closed(usual, roads))]).forecast().values, expected)
 
 
+def test_roads_that_are_added_are_added_in_every_way(town: Town, roads: list[tuple[str, str]]) -> None:
+    """Past the busiest street's ends, as by a bridge, while another street is closed."""
+    usual = town.city.stream.usual_network()
+    a, b = roads[0]
+    far = str(usual.node_ids[int(np.argmax(np.hypot(usual.lon - usual.lon[0], usual.lat - usual.lat[0])))])
+    add = [f"{a},{far},300", f"{far},{b},300"]
+    expected = asked(town, add=add, close=roads)
+    assert np.abs(expected - asked(town, close=roads)).max() > 0.5
+    same(asked(town, network=edit_network(usual, close=roads, add=add)), expected)
+    same(live(town).what_if(add=add, close=roads).values, expected)
+    same(live(town).what_if(closed(usual, roads), add=add).values, expected)
+    assert not np.allclose(live(town).what_if(add=add).values, asked(town), atol=0.1)
+
+
 def test_the_service_closes_as_a_forecast_does(served: Served, town: Town, roads: list[tuple[str, str]]) -> None:
     expected = asked(town, close=roads)
     nearly(forecast_by(served), asked(town))
@@ -165,6 +179,11 @@ def test_the_service_closes_as_a_forecast_does(served: Served, town: Town, roads
     _, arrays = decode(answer.content)
     nearly(arrays["before"], asked(town))
     nearly(arrays["after"], expected)
+    ids = town.city.network.node_ids
+    bridge = (str(ids[0]), str(ids[-1]))
+    _, arrays = decode(served.client.post("/v1/what-if", json={"close": roads, "add": [bridge]}).content)
+    nearly(arrays["after"], asked(town, close=roads, add=[bridge]))
+    assert np.abs(arrays["after"] - expected).max() > 0.1
 
 
 @pytest.mark.parametrize("before_s", [0, 10, STEP_S - 1])

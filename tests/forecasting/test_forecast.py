@@ -161,6 +161,8 @@ def test_closing_roads_moves_the_traffic_and_says_who_is_cut_off() -> None:
     assert (shut.values[:, 12] == 0).all() and before[:, 12].min() > 0
     assert any("node 12" in notice and "0" in notice for notice in shut.notices)
     assert shut.values[:, [7, 11, 13, 17]].sum() != before[:, [7, 11, 13, 17]].sum()
+    said = forecast(run, close="12").notices  # the crossing itself: what was closed, and who is cut off by it
+    assert any("8 roads" in notice for notice in said) and any("no way" in notice for notice in said)
     one = forecast(run, close=["11,12"])
     assert 0 < one.values[:, 12].mean() < before[:, 12].mean()
     assert not one.notices

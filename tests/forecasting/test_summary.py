@@ -38,6 +38,15 @@ def test_counts_are_summed_and_an_absent_node_is_left_out() -> None:
     assert "Busiest" in title
 
 
+def test_streets_are_a_column_where_any_is_known() -> None:
+    values = [[1.0, 2.0]]
+    for street, shown in ((["A", "B"], "B A"), (["", "B"], "B "), (["", ""], "- -"), (None, "- -")):
+        made = a_forecast(values, street=street)
+        was = a_forecast([[9.0, 9.5]], street=street)
+        for rows in (busiest(made)[1], change_table(made, was)[::-1]):
+            assert " ".join(row.get("street", "-") for row in rows) == shown
+
+
 def test_a_summary_of_speeds_has_the_mean_and_the_slowest() -> None:
     made = a_forecast([[30, 50, 10], [50, 50, 20]], quantity="speed")
     assert " 35" in total_line(made)

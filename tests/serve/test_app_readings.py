@@ -155,6 +155,9 @@ def test_readings_of_nodes_that_are_no_sensors_are_kept_and_said(served: Served)
     answer = served.client.post("/v1/readings", json={"readings": rows}).json()
     unused = int((~city.sensors).sum())
     assert answer["accepted"] == len(rows) and answer["notices"][0].startswith(f"{unused} readings")
+    of_sensors = [row for row, used in zip(rows, city.sensors.tolist(), strict=True) if used]
+    again = served.client.post("/v1/readings", json={"readings": of_sensors}).json()
+    assert again["duplicate"] == len(of_sensors) == len(rows) - unused and again["notices"] == []
 
 
 @pytest.mark.parametrize(
