@@ -26,9 +26,11 @@ __all__ = [
     "RoadNetwork",
     "RoadNetworkStream",
     "Run",
+    "Scenario",
     "Settings",
     "SettingsError",
     "change",
+    "compare_scenarios",
     "demo_city",
     "estimate_demand",
     "evaluate",
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from frigate.forecasting.live import Live
     from frigate.forecasting.plan import RoadChange
     from frigate.forecasting.result import Forecast
+    from frigate.forecasting.scenarios import Scenario, compare_scenarios
     from frigate.pages.run_page import write_report
     from frigate.planning.placement import place
     from frigate.simulate.demo_city import demo_city
@@ -100,6 +103,7 @@ else:
         "frigate.forecasting.live": ("Live",),
         "frigate.forecasting.plan": ("RoadChange",),
         "frigate.forecasting.result": ("Forecast",),
+        "frigate.forecasting.scenarios": ("Scenario", "compare_scenarios"),
         "frigate.pages.run_page": ("write_report",),
         "frigate.planning.placement": ("place",),
         "frigate.simulate.demo_city": ("demo_city",),
