@@ -20,6 +20,8 @@ def run(args: Namespace) -> None:
     if args.output.suffix.lower() not in (".html", ".htm"):
         raise SettingsError(f"{args.output}: a report is an HTML page. Choose a file name ending in .html with -o")
     opened = load_run(args.run)
+    if args.level is not None:
+        opened.require_intervals(args.level)
     city = opened.open_city() if args.city is None else read(args.city)
     edit_network(opened.usual_roads(city.stream), close=args.close)  # refuses unknown roads before the slow part
     with progress("Evaluating") as update:
@@ -27,7 +29,16 @@ def run(args: Namespace) -> None:
     if result.note:
         notice(result.note)
     log("Forecasting the day")
-    path = write_report(args.output, opened, result, city=city, close=args.close, test=args.test, device=args.device)
+    path = write_report(
+        args.output,
+        opened,
+        result,
+        city=city,
+        close=args.close,
+        test=args.test,
+        level=args.level,
+        device=args.device,
+    )
     say(f"{result.city}: {path}, {path.stat().st_size / 1e6:.1f} MB. Open it in a browser; it needs no internet.")
 
 
@@ -46,6 +57,7 @@ REPORT = Command(
             "--test PERIOD",
             "days to score, such as 2024-03-11/2024-03-15; the map shows the last (default: the run's test period)",
         ),
+        Argument("--level PERCENT", "intervals to show (default: 90, if the run has intervals)", float),
         Argument("--stride N", "score every Nth window", int, default=1),
         DEVICE,
     ),

@@ -46,6 +46,7 @@ BYTES_PER_VALUE = 60  # memory per forecast value, including its demand and the 
 NO_READING = "no reading can be used: the forecast is made from the map and the clock alone."
 
 Floats = NDArray[np.float32]
+Floats64 = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Sensors = Literal["seen", "all"] | NDArray[np.bool_]
 
@@ -223,6 +224,16 @@ class Forecaster:
                 made[k, h, ~self._forecast_nodes(network)] = np.nan
         return np.asarray(made, np.float32)
 
+    def bands(self, current: Ints, values: Floats, level: float, *, edit: Edit | None = None) -> tuple[Floats, Floats]:
+        """[B,H,N] the lower and upper ends of the intervals of `values`, the forecasts of these windows."""
+        ends = []
+        for snapshot, made in zip(np.asarray(current).tolist(), values, strict=True):
+            changes = self.node_changes(self.networks_ahead(snapshot, edit=edit), stop=snapshot + 1)
+            times_s = self.stream.steps.times_s(snapshot + 1, snapshot + 1 + len(made))
+            ends.append(self._band(np.asarray(made, np.float64), times_s, changes, level, stop=snapshot + 1)[:2])
+        lower, upper = (np.asarray(of, np.float32).reshape(values.shape) for of in zip(*ends, strict=True))
+        return lower, upper
+
     def _forecast_nodes(self, network: RoadNetwork) -> NDArray[np.bool_]:
         return forecast_nodes(network, self.usual_roads, self.stream.quantity)
 
@@ -289,19 +300,53 @@ class Forecaster:
         first_step
             How many steps ahead of the last snapshot the first one is.
         """
-        intervals = self.run.require_intervals(level)
-        around = self._surroundings(intervals, stop)
+        changes = self.node_changes(networks, stop=stop)
+        return self.with_band(forecast, changes, level, stop=stop, first_step=first_step)
+
+    def node_changes(self, networks: Sequence[RoadNetwork], *, stop: int | None = None) -> NDArray[np.float64]:
+        """[H,N] the usual flow on each of these networks, relative to that on the usual roads."""
         views = self.windows(stop).views
         ones = np.ones(self.stream.num_nodes)
         found = [views.view(network).rerouted for network in networks]
-        rerouted = np.stack([ones if each is None else each.node_change for each in found]).astype(np.float64)
-        times_s = forecast.times_s
-        clock = wall_clock(times_s + utc_offsets_s(times_s, forecast.timezone))
+        return np.stack([ones if each is None else each.node_change for each in found]).astype(np.float64)
+
+    def with_band(
+        self,
+        forecast: Forecast,
+        changes: Floats64,
+        level: float,
+        *,
+        rows: Ints | slice | None = None,
+        stop: int | None = None,
+        first_step: int = 1,
+    ) -> Forecast:
+        """As `with_intervals`, where `node_changes` are known; of the nodes `rows`, by default of all."""
         values = np.asarray(forecast.values, np.float64)
-        cells = around.cells(values, clock, rerouted, first_step=first_step)
-        lower, upper, told = intervals.band(cells, around.sensor, level)
-        notices = (*forecast.notices, *told)
-        return replace(forecast, lower=lower, upper=upper, level=float(level), notices=notices)
+        lower, upper, told = self._band(
+            values, forecast.times_s, changes, level, rows=rows, stop=stop, first_step=first_step
+        )
+        some = forecast if rows is None else forecast.at(rows)
+        return replace(some, lower=lower, upper=upper, level=float(level), notices=(*some.notices, *told))
+
+    def _band(
+        self,
+        values: Floats64,
+        times_s: Ints,
+        changes: Floats64,
+        level: float,
+        *,
+        rows: Ints | slice | None = None,
+        stop: int | None = None,
+        first_step: int = 1,
+    ) -> tuple[NDArray[np.floating], NDArray[np.floating], tuple[str, ...]]:
+        intervals = self.run.require_intervals(level)
+        around = self._surroundings(intervals, stop)
+        clock = wall_clock(times_s + utc_offsets_s(times_s, self.stream.timezone))
+        cells = around.cells(values, clock, changes, first_step=first_step)
+        sensor = around.sensor
+        if rows is not None:
+            cells, sensor = cells.of_nodes(rows), sensor[rows]
+        return intervals.band(cells, sensor, level)
 
     def _surroundings(self, intervals: Intervals, stop: int | None) -> Surroundings:
         windows = self.windows(stop)

@@ -214,6 +214,21 @@ class Live:
         """The effect of a network's roads on the usual flows; None without demand, or if the roads are as usual."""
         return self._forecaster.rerouted(network)
 
+    def node_changes(self, networks: Sequence[RoadNetwork]) -> NDArray[np.float64]:
+        """[H,N] the usual flow on each of these networks, relative to that on the usual roads."""
+        return self._forecaster.node_changes(networks)
+
+    def with_band(
+        self,
+        forecast: Forecast,
+        changes: NDArray[np.float64],
+        level: float,
+        *,
+        rows: NDArray[np.int64] | slice | None = None,
+    ) -> Forecast:
+        """A forecast with its intervals at a level in percent, from its `node_changes`; of some nodes, or of all."""
+        return self._forecaster.with_band(forecast, changes, level, rows=rows)
+
     def road_flow(
         self, values: NDArray[np.floating], networks: Sequence[RoadNetwork], times_s: NDArray[np.int64]
     ) -> NDArray[np.float32]:

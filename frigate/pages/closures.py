@@ -13,7 +13,7 @@ from frigate.city.network import RoadNetwork
 from frigate.forecasting.summary import largest_changes
 from frigate.pages import panels
 from frigate.pages.day import ClosedDay, Day
-from frigate.pages.layers import Colours, Layer, Unit, Values
+from frigate.pages.layers import Band, Colours, Layer, Unit, Values
 from frigate.pages.panels import Panel
 
 Floats = NDArray[np.float32]
@@ -33,6 +33,8 @@ class BeforeAfter:
     road_after: Floats  # [F,E]
     road_simulated: Floats | None = None  # [F,E] after, where the truth is known
     road_simulated_change: Floats | None = None  # [F,E]
+    band_before: Band | None = None
+    band_after: Band | None = None
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,19 @@ class ClosureView:
             title = f"{self.title}: {name}"
             return Layer(key, title, roads, nodes, times, note=self.note, closed=closed, planned=rows)
 
-        def values(of: Floats, colours: Colours, minus: Floats | None = None) -> Values:
-            return Values(of, self.unit, colours, minus)
+        def values(of: Floats, colours: Colours, minus: Floats | None = None, *, band: Band | None = None) -> Values:
+            return Values(of, self.unit, colours, minus, band=band)
 
         roads = values(each.road_after, change, each.road_before)
         made = [
             layer("change", roads, values(each.after, change, each.before), planned=True),
-            layer("after", values(each.road_after, flow), values(each.after, flow), planned=True),
-            layer("before", values(each.road_before, flow), values(each.before, flow), planned=False),
+            layer("after", values(each.road_after, flow), values(each.after, flow, band=each.band_after), planned=True),
+            layer(
+                "before",
+                values(each.road_before, flow),
+                values(each.before, flow, band=each.band_before),
+                planned=False,
+            ),
         ]
         if each.road_simulated is not None and each.road_simulated_change is not None:
             made.append(layer("after, simulated", values(each.road_simulated, flow), None, planned=True))
@@ -105,7 +112,14 @@ def view_closed_day(day: Day, closed: ClosedDay) -> ClosureView:
         unit=Unit.of(day.run.city.stream),
         note="",
         largest=list_changes(day.network, day.forecast.mean(0), closed.forecast.mean(0)),
-        values=BeforeAfter(day.forecast, closed.forecast, day.road_flow, closed.road_flow),
+        values=BeforeAfter(
+            day.forecast,
+            closed.forecast,
+            day.road_flow,
+            closed.road_flow,
+            band_before=day.band,
+            band_after=closed.band,
+        ),
     )
 
 

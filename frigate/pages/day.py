@@ -16,6 +16,7 @@ from frigate.evaluation.evaluate import DEMAND, demand_alone, forecaster_of, win
 from frigate.forecasting.forecaster import Forecaster
 from frigate.forecasting.road_flow import closed_roads
 from frigate.nn.windows import Edit
+from frigate.pages.layers import Band
 from frigate.roads.nearest_sensors import hops_to, nearest_sensors
 from frigate.training.run import RunOnCity
 
@@ -33,6 +34,7 @@ class ClosedDay:
 
     roads: Ints  # rows of the usual roads
     forecast: Floats  # [n,N]
+    band: Band | None
     road_flow: Floats  # [n,E]
     notices: tuple[str, ...]
 
@@ -46,6 +48,7 @@ class Day:
     current: Ints  # the last snapshot that each forecast uses
     forecast: Floats  # [n,N] NaN at absent nodes
     baseline: Floats | None  # [n,N]
+    band: Band | None = None  # intervals of the forecast; None: not asked for
 
     @property
     def network(self) -> RoadNetwork:
@@ -113,12 +116,13 @@ class Day:
         def edit(recorded: RoadNetwork, _: int) -> RoadNetwork:
             return recorded.close(roads, missing_ok=True)
 
-        made = _forecasts(self.forecaster, self.current, edit=edit)
+        level = None if self.band is None else self.band.level
+        made, band = _forecasts(self.forecaster, self.current, edit=edit, level=level)
         networks = self._networks(edit)
         views = self.forecaster.windows().views
         notices = dict.fromkeys(notice for network in networks for notice in views.view(network).notices)
         flow = self.forecaster.road_flow(made, networks, self.times_s)
-        return ClosedDay(np.flatnonzero(shut), made, flow, tuple(notices))
+        return ClosedDay(np.flatnonzero(shut), made, band, flow, tuple(notices))
 
     def _networks(self, edit: Edit | None = None) -> list[RoadNetwork]:
         """[n] the network at each forecast snapshot."""
@@ -126,7 +130,7 @@ class Day:
         return [network for of_window in each for network in of_window]
 
 
-def forecast_day(run: RunOnCity, *, baseline: str = "", device: str | None = None) -> Day:
+def forecast_day(run: RunOnCity, *, baseline: str = "", level: float | None = None, device: str | None = None) -> Day:
     """Forecast the last day of the test period (or all of a shorter one), each step once.
 
     Parameters
@@ -135,6 +139,8 @@ def forecast_day(run: RunOnCity, *, baseline: str = "", device: str | None = Non
         A trained run, on its city.
     baseline
         Name of a baseline to forecast the day with too; "" for none. LightGBM is skipped: it would have to be refitted.
+    level
+        Of the intervals of its forecasts, in percent; None: none.
     device
         "cpu" or "cuda". Default: cuda if available.
     """
@@ -150,23 +156,26 @@ def forecast_day(run: RunOnCity, *, baseline: str = "", device: str | None = Non
     beside: TimedBaseline | None = timed.get(baseline)
     if baseline in naive:
         beside = lambda batch, _: naive[baseline](batch)  # noqa: E731
-    return Day(
-        run,
-        forecaster,
-        current,
-        _forecasts(forecaster, current),
-        None if beside is None else _baseline(forecaster, current, beside),
-    )
+    forecast, band = _forecasts(forecaster, current, level=level)
+    other = None if beside is None else _baseline(forecaster, current, beside)
+    return Day(run, forecaster, current, forecast, other, band)
 
 
 def _ahead(current: Ints, horizon: int) -> Ints:
     return np.asarray((current[:, None] + np.arange(1, horizon + 1)).ravel())
 
 
-def _forecasts(forecaster: Forecaster, current: Ints, *, edit: Edit | None = None) -> Floats:
-    """[n,N] the forecasts of these windows, in batches."""
+def _forecasts(
+    forecaster: Forecaster, current: Ints, *, edit: Edit | None = None, level: float | None = None
+) -> tuple[Floats, Band | None]:
+    """[n,N] the forecasts of these windows, in batches; with a level, their intervals too."""
     parts = [forecaster.values(some, edit=edit) for some in _batches(forecaster, current)]
-    return np.concatenate([part.reshape(-1, part.shape[-1]) for part in parts])
+    made = np.concatenate(parts)
+    flat = made.reshape(-1, made.shape[-1])
+    if level is None:
+        return flat, None
+    lower, upper = (end.reshape(flat.shape) for end in forecaster.bands(current, made, level, edit=edit))
+    return flat, Band(lower, upper, level)
 
 
 @torch.inference_mode()

@@ -56,6 +56,15 @@ class Colours:
 
 
 @dataclass(frozen=True)
+class Band:
+    """Intervals of values, of the same shape."""
+
+    lower: Array
+    upper: Array
+    level: float  # percent
+
+
+@dataclass(frozen=True)
 class Values:
     """Values of roads or of nodes; NaN is no value."""
 
@@ -65,6 +74,7 @@ class Values:
     minus: Array | None = None  # as `of`; the page subtracts it
     at: NDArray[np.int64] | None = None  # [V] rows that have values; None: all
     spread: Array | None = None  # [E] or [N] standard deviation of the logarithm of the values
+    band: Band | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +112,13 @@ class Packing:
             self.arrays[name] = array
         return known
 
+    def band(self, band: Band | None, name: str) -> dict[str, Any] | None:
+        """A band as JSON, with its arrays by name."""
+        if band is None:
+            return None
+        ends = {end: self.put(getattr(band, end), f"{name}.{end}") for end in ("lower", "upper")}
+        return {**ends, "level": band.level}
+
     def layer(self, layer: Layer) -> dict[str, Any]:
         """A layer as JSON, with its arrays by name."""
         key = layer.key
@@ -128,6 +145,7 @@ class Packing:
             "minus": self.put(values.minus, f"{name}.minus"),
             "at": self.put(_rows(values.at), f"{name}.at"),
             "spread": self.put(values.spread, f"{name}.spread"),
+            "band": self.band(values.band, name),
             "unit": values.unit.meta(),
             **values.colours.meta(),
         }

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.errors import SettingsError
-from frigate.pages.layers import Array, Layer, Packing, Unit
+from frigate.pages.layers import Array, Band, Layer, Packing, Unit
 from frigate.pages.panels import Block, Panel
 from frigate.pages.wire import encode
 from frigate.reading.files import write_file
@@ -45,6 +45,7 @@ class History:
     times: Sequence[str] = ()
     kinds: Sequence[str] = ()
     compare: bool = False  # say by how much the second line exceeds the first
+    band: Band | None = None  # of the first line
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,7 @@ def _place(place: Place, packing: Packing) -> dict[str, Any]:
             "times": list(history.times),
             "kinds": list(history.kinds),
             "compare": history.compare,
+            "band": packing.band(history.band, "history.band"),
             "lines": [
                 {
                     "name": line.name,

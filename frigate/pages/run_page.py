@@ -20,12 +20,13 @@ from frigate.pages import panels
 from frigate.pages.closure_study import ClosureStudy
 from frigate.pages.closures import CHANGE, BeforeAfter, ClosureView, view_closed_day
 from frigate.pages.day import Day, forecast_day, pick_nodes
-from frigate.pages.layers import Colours, Layer, Unit, Values
+from frigate.pages.layers import Band, Colours, Layer, Unit, Values
 from frigate.pages.map_data import network_container
 from frigate.pages.map_page import History, HistoryLine, MainSensors, MapPage, Place, form, write_map_page
 from frigate.pages.trust import best_baseline, places_of, trust_panel
 from frigate.pages.wire import rounded
 from frigate.text import duration
+from frigate.training.intervals import DEFAULT_LEVEL
 from frigate.training.run import Run
 
 Floats = NDArray[np.float32]
@@ -55,6 +56,7 @@ def write_report(
     close: Sequence[str | Road] = (),
     study: ClosureStudy | None = None,
     note: str = "",
+    level: float | None = None,
     device: str | None = None,
 ) -> Path:
     """Write the page about a run.
@@ -77,6 +79,8 @@ def write_report(
         A closure study to show instead of `close`.
     note
         A sentence to add, such as how small the model is.
+    level
+        Of the intervals to show, in percent. Default: 90 if the run has them, else none.
     device
         "cpu" or "cuda". Default: cuda if available.
 
@@ -86,11 +90,15 @@ def write_report(
         The file.
     """
     form()
+    if level is not None:
+        run.require_intervals(level)
+    elif run.intervals is not None and run.intervals.allows(DEFAULT_LEVEL):
+        level = DEFAULT_LEVEL
     run_on_city = with_test_period(run.on(city), test)
     usual = run_on_city.usual_roads
     shut = closed_roads(usual, edit_network(usual, close=close))
     baseline = best_baseline(evaluation)
-    day = forecast_day(run_on_city, baseline="" if baseline is None else baseline.name, device=device)
+    day = forecast_day(run_on_city, baseline="" if baseline is None else baseline.name, level=level, device=device)
     closure = None if study is None else study.view
     if shut.any() and study is None:
         closure = view_closed_day(day, day.close(shut))
@@ -109,6 +117,8 @@ def _page(day: Day, evaluation: Evaluation, closure: ClosureView | None, note: s
             _rounded(closure.values.after[shown]),
             of_day.road_flow,
             _rounded(closure.values.road_after[shown]),
+            band_before=of_day.band,
+            band_after=_shown_band(closure.values.band_after, shown),
         )
         layers += replace(closure, values=values).layers(of_day.times, of_day.closed_set)
     trust = trust_panel(day, evaluation, note)
@@ -134,6 +144,7 @@ class _ShownDay:
     observed: Floats  # [F,N]
     road_flow: Floats  # [F,E]
     baseline: Floats | None  # [F,N]
+    band: Band | None
     closed_sets: list[tuple[int, ...]]  # distinct sets of roads closed
     closed_set: NDArray[np.uint32]  # [F] which of them
     every_s: int  # from one time to the next
@@ -149,6 +160,7 @@ class _ShownDay:
             observed=_rounded(day.observed[shown]),
             road_flow=_rounded(day.road_flow[shown]),
             baseline=None if day.baseline is None else _rounded(day.baseline[shown]),
+            band=_shown_band(day.band, shown),
             closed_sets=sets,
             closed_set=np.array([sets.index(tuple(each)) for each in closed], np.uint32),
             every_s=shown.step * day.run.city.stream.step_s,
@@ -165,13 +177,23 @@ def _day_layers(of: _ShownDay) -> list[Layer]:
     unit = Unit.of(of.day.run.city.stream)
     flow = Colours("flow", group="day")
 
-    def values(rows: Floats) -> Values:
-        return Values(rows, unit, flow)
+    def values(rows: Floats, band: Band | None = None) -> Values:
+        return Values(rows, unit, flow, band=band)
 
-    return [
-        Layer("forecast", "Forecast", values(of.road_flow), values(of.forecast), of.times, closed=of.closed_set),
+    nodes = values(of.forecast, of.band)
+    layers = [
+        Layer("forecast", "Forecast", values(of.road_flow), nodes, of.times, closed=of.closed_set),
         Layer("truth", "Observed", None, values(of.observed), of.times, closed=of.closed_set),
     ]
+    if of.band is not None:
+        width = Values(of.band.upper, unit, Colours("error"), minus=of.band.lower)
+        title = f"Width of the {of.band.level:g} % interval"
+        layers.append(Layer("width", title, None, width, of.times, closed=of.closed_set))
+    return layers
+
+
+def _shown_band(band: Band | None, shown: slice) -> Band | None:
+    return None if band is None else Band(_rounded(band.lower[shown]), _rounded(band.upper[shown]), band.level)
 
 
 def _score_layers(day: Day, evaluation: Evaluation) -> list[Layer]:
@@ -216,7 +238,7 @@ def _place(of: _ShownDay, evaluation: Evaluation) -> Place:
             *([panels.heading(f"Some {places}, not picked for their accuracy", level=3)] if picked else []),
             panels.items(picked),
         ),
-        history=History("History and forecast", Unit.of(day.run.city.stream), tuple(lines), of.times),
+        history=History("History and forecast", Unit.of(day.run.city.stream), tuple(lines), of.times, band=of.band),
         main_sensors=MainSensors(*day.main_sensors(), is_share=day.has_demand),
     )
 
@@ -225,9 +247,10 @@ def _every(day: Day, closure: ClosureView | None) -> int:
     """The report shows every nth time: the smallest n that keeps the file small enough to mail."""
     N = day.network.num_nodes
     E = day.network.num_edges
-    values_per_time = N * (2 + (day.baseline is not None)) + E
+    ends = 0 if day.band is None else 2
+    values_per_time = N * (2 + ends + (day.baseline is not None)) + E
     if closure is not None and not closure.note:
-        values_per_time += N + E
+        values_per_time += N * (1 + ends) + E
     return next((every for every in EVERY if len(day.rows) / every * values_per_time <= MAX_VALUES), EVERY[-1])
 
 

@@ -22,6 +22,7 @@ from frigate.forecasting.forecaster import split_on
 from frigate.forecasting.result import Forecast, make_forecast
 from frigate.pages.map_data import network_container
 from frigate.serve.store import ReadingPart
+from frigate.training.intervals import DEFAULT_LEVEL
 from frigate.training.run import Run, TrainedOn
 
 
@@ -40,6 +41,7 @@ class ServedCity:
     ranges: Ranges  # of the readings in the record
     has_demand: bool  # whether trips are known
     tiles: Mapping[str, str] = field(default_factory=dict)  # the URL of map tiles and their attribution
+    level: float | None = None  # of the intervals that the map shows, in percent; None: the run has none
 
     @classmethod
     def of(cls, run: Run, city: City, tiles: Mapping[str, str] | None = None) -> ServedCity:
@@ -68,6 +70,7 @@ class ServedCity:
             ranges=_ranges(city.stream),
             has_demand=run.scaling.demand is not None,
             tiles=tiles or {},
+            level=DEFAULT_LEVEL if run.intervals is not None and run.intervals.allows(DEFAULT_LEVEL) else None,
         )
 
     @property
@@ -103,6 +106,7 @@ class ServedCity:
             has_demand=self.has_demand,
             detectors=self.source.detectors,
             version=self.version,
+            level=self.level,
             **self.tiles,
         )
 

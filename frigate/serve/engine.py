@@ -22,6 +22,7 @@ from frigate.city.timeline import Timeline
 from frigate.demand.flows import Through, trips_through
 from frigate.forecasting.live import Live
 from frigate.forecasting.plan import RoadChange
+from frigate.forecasting.result import Forecast
 from frigate.forecasting.road_flow import closed_roads
 from frigate.pages.wire import rounded
 from frigate.roads.positions import road_matrix
@@ -44,6 +45,7 @@ class WhatIf:
     road_before: NDArray[np.float32]  # [H,E]
     road_after: NDArray[np.float32]  # [H,E]
     notices: tuple[str, ...]
+    bands: dict[str, NDArray[np.floating]]  # lower_before, upper_before, lower_after, upper_after [H,N]; {}: not asked
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Engine:
     def __init__(self, run: Run, city: ServedCity, store: Store, *, device: str | None = None) -> None:
         self.city = city
         self.store = store
+        self.run = run
+        self.intervals = "" if run.intervals is None else run.intervals.version
         self.live = Live(run, city.source, sensors=city.sensors, timezone=city.timezone, device=device)
         self._snapshots: dict[int, tuple[tuple[int, tuple[int, ...]], NDArray[np.float32]]] = {}
         self._alone = threading.RLock()
@@ -94,13 +98,33 @@ class Engine:
         with self._alone:
             closures = self._bring_to(issued_s)
             made = self.live.forecast()
-        return issue(self.city, made, closures, now_s=now_s)
+            changes = self.live.node_changes(self.live.networks_ahead()) if self.intervals else None
+        return issue(self.city, made, closures, now_s=now_s, changes=changes, intervals=self.intervals)
 
-    def what_if(self, issued_s: int, change: RoadChange) -> WhatIf:
+    def with_intervals(
+        self, issued: IssuedForecast, level: float, *, rows: NDArray[np.int64] | slice | None = None
+    ) -> Forecast:
+        """An issued forecast of some nodes, or all, with its intervals at a level in percent.
+
+        Without intervals, which a notice says, if another run made it.
+        """
+        self.run.require_intervals(level)
+        forecast = issued.forecast
+        if issued.intervals != self.intervals:
+            some = forecast if rows is None else forecast.at(rows)
+            unknown = np.full(some.values.shape, np.nan)
+            told = "this forecast was made by another run, and its intervals are not known."
+            return replace(some, lower=unknown, upper=unknown, level=float(level), notices=(*some.notices, told))
+        changes = np.ones(forecast.values.shape) if issued.changes is None else issued.changes.astype(np.float64)
+        return self.live.with_band(forecast, changes, level, rows=rows)
+
+    def what_if(self, issued_s: int, change: RoadChange, *, level: float | None = None) -> WhatIf:
         """The forecast at a step boundary as if roads, by their ends, were others. The live state does not change.
 
-        Roads that are already closed stay closed.
+        Roads that are already closed stay closed. With a `level` in percent, intervals too.
         """
+        if level is not None:
+            self.run.require_intervals(level)
         with self._alone:
             self._bring_to(issued_s)
             planned = self.live.networks_ahead()
@@ -114,6 +138,17 @@ class Engine:
             after = self.live.what_if(changes=asked)
             times_s = before.times_s
             values = [rounded(each.values) for each in (before, after)]
+            notices = after.notices
+            bands: dict[str, NDArray[np.floating]] = {}
+            if level is not None:
+                for name, made, of, networks in (
+                    ("before", before, values[0], planned),
+                    ("after", after, values[1], changed),
+                ):
+                    sure = self.live.with_band(replace(made, values=of), self.live.node_changes(networks), level)
+                    assert sure.lower is not None and sure.upper is not None
+                    bands |= {f"lower_{name}": sure.lower, f"upper_{name}": sure.upper}
+                    notices = sure.notices
             return WhatIf(
                 issued_s=issued_s,
                 times_s=times_s,
@@ -121,7 +156,8 @@ class Engine:
                 after=values[1],
                 road_before=self.live.road_flow(values[0], planned, times_s),
                 road_after=self.live.road_flow(values[1], changed, times_s),
-                notices=after.notices,
+                notices=notices,
+                bands={name: band.astype(np.float32) for name, band in bands.items()},
             )
 
     def _bring_to(self, issued_s: int) -> list[Closure]:

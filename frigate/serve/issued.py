@@ -1,6 +1,7 @@
 """Forecasts as the service issues them: every process and every later request gets the same numbers from the store.
 
-Values are rounded to 12 binary digits, an error of at most 0.013 %, and compressed.
+Values are rounded to 12 binary digits, an error of at most 0.013 %, and compressed. Intervals are not stored: those of
+any level follow from the values, what closed roads change, and the run's intervals, of which the version is stored.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import logging
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frigate.forecasting.result import Forecast
 from frigate.pages.wire import rounded
@@ -26,6 +28,8 @@ class IssuedForecast:
     forecast: Forecast  # values as float32, rounded
     made_s: float
     closures: tuple[Closure, ...]  # those that hold at some step
+    changes: NDArray[np.float32] | None = None  # [H,N] see `Forecaster.node_changes`; None: the roads are as usual
+    intervals: str = ""  # version of the run's intervals; "": it had none
 
     @property
     def issued_s(self) -> int:
@@ -33,17 +37,34 @@ class IssuedForecast:
         return self.forecast.at_s
 
 
-def issue(city: ServedCity, made: Forecast, closures: list[Closure], *, now_s: float) -> IssuedForecast:
+def issue(
+    city: ServedCity,
+    made: Forecast,
+    closures: list[Closure],
+    *,
+    now_s: float,
+    changes: NDArray[np.float64] | None = None,
+    intervals: str = "",
+) -> IssuedForecast:
     """A forecast made just now."""
     hold = tuple(each for each in closures if any(map(each.active, made.times_s.tolist())))
-    return IssuedForecast(city.forecast(made.at_s, rounded(made.values), made.notices), now_s, hold)
+    rerouted = None if changes is None or (changes == 1).all() else rounded(changes)
+    forecast = city.forecast(made.at_s, rounded(made.values), made.notices)
+    return IssuedForecast(forecast, now_s, hold, rerouted, intervals)
 
 
 def store_issued(store: Store, city: ServedCity, issued: IssuedForecast, *, term: int | None = None) -> bool:
     """Returns False, and changes nothing, if there is already one for that time, or this term of the clock is over."""
     forecast = issued.forecast
-    meta = {"closures": [asdict(each) for each in issued.closures], "notices": forecast.notices}
-    body = pack(meta, {"values": forecast.values.astype(np.float32)})
+    meta = {
+        "closures": [asdict(each) for each in issued.closures],
+        "notices": forecast.notices,
+        "intervals": issued.intervals,
+    }
+    arrays = {"values": forecast.values.astype(np.float32)}
+    if issued.changes is not None:
+        arrays["changes"] = issued.changes
+    body = pack(meta, arrays)
     return store.add_forecast(issued.issued_s, made_s=issued.made_s, network=city.version, body=body, term=term)
 
 
@@ -60,7 +81,11 @@ def read_issued(store: Store, city: ServedCity, issued_s: int | None = None) -> 
     meta, arrays = found
     try:
         closures = tuple(Closure(**each) for each in meta["closures"])
-        return IssuedForecast(city.forecast(issued_s, arrays["values"], meta["notices"]), made_s, closures)
+        changes = arrays.get("changes")
+        if changes is not None and changes.shape != shape:
+            raise ValueError(f"changes has the shape {changes.shape}, not {shape}")
+        forecast = city.forecast(issued_s, arrays["values"], meta["notices"])
+        return IssuedForecast(forecast, made_s, closures, changes, str(meta.get("intervals", "")))
     except (TypeError, ValueError) as error:
         LOG.warning("a stored forecast is damaged and left out", extra={"issued_s": issued_s, "error": repr(error)})
         return None

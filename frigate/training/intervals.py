@@ -8,6 +8,8 @@ is. N nodes, H steps ahead, K hourly bins, W parts of a week, n seen nodes of th
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -172,6 +174,11 @@ class Intervals:
             f"fewer than {least_sensors(level)} sensors are like {borrowing:,} of the nodes: their intervals rest on "
             "sensors of all kinds.",
         )
+
+    @property
+    def version(self) -> str:
+        """Another one with any other numbers."""
+        return hashlib.sha256(json.dumps(self.to_json()).encode()).hexdigest()[:12]
 
     def to_json(self) -> dict[str, Any]:
         sensors = None if self.sensors is None else _calibration_json(self.sensors)

@@ -51,6 +51,11 @@ class Cells:
     rerouted: Floats  # flow on the roads ahead, relative to the usual flow; 1 without demand
     own: Floats  # at a sensor, how much wider its own errors are than those of others, as a logarithm; else 0
 
+    def of_nodes(self, rows: NDArray[Any] | slice) -> Cells:
+        """Those of some nodes."""
+        fields_of = (np.asarray(getattr(self, each.name)) for each in fields(self))
+        return Cells(*(some if some.shape[-1] == 1 else some[..., rows] for some in fields_of))
+
     def take(self, at: NDArray[Any] | tuple[NDArray[Any], ...]) -> Cells:
         """Some of the cells, as flat arrays."""
         shape = self.forecast.shape

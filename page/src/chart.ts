@@ -16,6 +16,7 @@ export interface ChartOptions {
   unit: string;
   lines: Line[];
   band?: [number, number, number][]; // x, low, high
+  bandName?: string;
   now?: number; // where the forecast begins
   mark?: number; // the time of the slider
   xText: (x: number) => string;
@@ -25,7 +26,7 @@ export interface ChartOptions {
 
 const LEFT = 38, RIGHT = 8, TOP = 8, BOTTOM = 22;
 
-export function chart({ title, unit, lines, band = [], now, mark, xText, xTicks, height = 150 }: ChartOptions): HTMLElement {
+export function chart({ title, unit, lines, band = [], bandName = "", now, mark, xText, xTicks, height = 150 }: ChartOptions): HTMLElement {
   const shown = lines.filter((line) => line.points.some(([, value]) => Number.isFinite(value)));
   if (!shown.length) return h("p", { class: "note" }, "No values yet.");
   const xs = shown.flatMap((line) => line.points.map(([x]) => x));
@@ -40,10 +41,14 @@ export function chart({ title, unit, lines, band = [], now, mark, xText, xTicks,
     const value = h("b");
     return { line, value, element: h("span", {}, h("i", { class: `stroke ${line.css}` }), line.name, " ", value) };
   });
+  const bandValue = h("b");
+  const bandKey = band.length && bandName ? [h("span", {}, h("i", { class: "stroke band" }), bandName, " ", bandValue)] : [];
   const when = h("span", { class: "when" }, unit);
   const tell = (at: number | undefined) => {
     when.textContent = at === undefined ? unit : `${xText(at)}, ${unit}`;
     for (const { line, value } of key) value.textContent = at === undefined ? "" : number(line.points.find(([point]) => point === at)?.[1] ?? NaN).replace("–", "");
+    const here = band.find(([point]) => point === at);
+    bandValue.textContent = here ? `${number(here[1])} to ${number(here[2])}` : "";
   };
   const marked = mark !== undefined && xs.includes(mark) ? mark : undefined;
 
@@ -88,7 +93,7 @@ export function chart({ title, unit, lines, band = [], now, mark, xText, xTicks,
     return drawing;
   };
   tell(marked);
-  return h("figure", { class: "chart" }, h("figcaption", {}, title), sized(draw), h("div", { class: "key" }, ...key.map(({ element }) => element), when));
+  return h("figure", { class: "chart" }, h("figcaption", {}, title), sized(draw), h("div", { class: "key" }, ...key.map(({ element }) => element), ...bandKey, when));
 }
 
 /** The hours of a day as an axis. */

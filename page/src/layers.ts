@@ -10,6 +10,14 @@ export interface Values {
   unit: Unit;
   scale: Scale;
   spread?: Float32Array; // standard deviation of the logarithm of the values
+  band?: Band;
+}
+
+/** Intervals of the values of the last frames. */
+export interface Band {
+  lower: Float32Array[];
+  upper: Float32Array[];
+  level: number; // percent
 }
 
 export interface Layer {
@@ -40,6 +48,7 @@ export interface ForecastMeta {
   closures: Closure[];
   stale: boolean;
   notices: string[];
+  level: number | null; // of the intervals
 }
 
 const NONE: number[] = [];
@@ -52,9 +61,7 @@ export function plainLayer(parts: Pick<Layer, "key" | "title" | "frames" | "road
 export class Forecast {
   readonly meta: ForecastMeta;
   readonly issued: number;
-  readonly layer: Layer;
-  readonly lower: Float32Array[] | null;
-  readonly upper: Float32Array[] | null;
+  readonly layers: Layer[]; // the values, and how wide their intervals are
   readonly traffic: Float32Array; // mean forecast of each line
 
   constructor(container: Container<ForecastMeta>, network: Network) {
@@ -63,18 +70,37 @@ export class Forecast {
     const roads = container.rows("road_forecast");
     const nodes = container.rows("forecast");
     this.traffic = mean(network.onRoads ? nodes : roads);
-    this.lower = container.has("lower") ? container.rows("lower") : null;
-    this.upper = container.has("upper") ? container.rows("upper") : null;
+    const band = this.meta.level !== null && container.has("lower") ? { lower: container.rows("lower"), upper: container.rows("upper"), level: this.meta.level } : undefined;
     const about = { unit: network.unit, scale: flowScale([...roads, ...nodes], network.counts) };
     const times = [...this.meta.past_times, ...this.meta.times].map((time) => Date.parse(time));
-    this.layer = plainLayer({
+    const forecast = plainLayer({
       key: "forecast",
       title: "Forecast",
       frames: new Frames(times, [], "", this.meta.past_times.length),
       roads: { rows: [...container.rows("road_past"), ...roads], ...about },
-      nodes: { rows: [...container.rows("past"), ...nodes], ...about },
+      nodes: { rows: [...container.rows("past"), ...nodes], ...about, band },
     });
+    this.layers = [forecast, ...(band ? [widthLayer(band, this.meta.times.map((time) => Date.parse(time)), network)] : [])];
   }
+}
+
+/** How wide intervals are. */
+function widthLayer(band: Band, times: number[], network: Network): Layer {
+  const rows = minus(band.upper, band.lower);
+  return plainLayer({
+    key: "width",
+    title: `Width of the ${band.level} % interval`,
+    frames: new Frames(times),
+    roads: null,
+    nodes: { rows, unit: network.unit, scale: flowScale(rows, network.counts, "error") },
+  });
+}
+
+/** The interval of a value: its two ends; undefined where none is known. */
+export function ends({ rows, band }: Values, frame: number, row: number): [number, number] | undefined {
+  const at = band ? Math.min(frame, rows.length - 1) - (rows.length - band.lower.length) : -1;
+  if (!band || at < 0 || !Number.isFinite(band.upper[at][row])) return undefined;
+  return [band.lower[at][row], band.upper[at][row]];
 }
 
 /** The routes of the trips through a road, at this hour. */
@@ -92,21 +118,21 @@ export function throughLayer(container: Container<unknown>, name: string, networ
 
 /** The change, and the same values after and before. */
 export function beforeAndAfter(
-  parts: { before: Float32Array[]; after: Float32Array[]; roadBefore: Float32Array[]; roadAfter: Float32Array[] },
+  parts: { before: Float32Array[]; after: Float32Array[]; roadBefore: Float32Array[]; roadAfter: Float32Array[]; bandBefore?: Band; bandAfter?: Band },
   about: { unit: Unit; frames: Frames; counts: boolean; planned: number[] },
 ): Layer[] {
   const { unit, frames, planned } = about;
   const [roads, nodes] = [minus(parts.roadAfter, parts.roadBefore), minus(parts.after, parts.before)];
   const flow = flowScale([...parts.roadBefore, ...parts.before], about.counts);
   const change = changeScale(roads);
-  const layer = (key: string, scale: Scale, road: Float32Array[], node: Float32Array[], closes: boolean): Layer => ({
-    ...plainLayer({ key, title: `What if: ${key}`, frames, roads: { rows: road, unit, scale }, nodes: { rows: node, unit, scale } }),
+  const layer = (key: string, scale: Scale, road: Float32Array[], node: Float32Array[], closes: boolean, band?: Band): Layer => ({
+    ...plainLayer({ key, title: `What if: ${key}`, frames, roads: { rows: road, unit, scale }, nodes: { rows: node, unit, scale, band } }),
     planned: closes ? planned : [],
   });
   return [
     layer("change", change, roads, nodes, true),
-    layer("after", flow, parts.roadAfter, parts.after, true),
-    layer("before", flow, parts.roadBefore, parts.before, false),
+    layer("after", flow, parts.roadAfter, parts.after, true, parts.bandAfter),
+    layer("before", flow, parts.roadBefore, parts.before, false, parts.bandBefore),
   ];
 }
 
@@ -127,6 +153,7 @@ interface ValuesMeta {
   minus: string | null;
   at: string | null;
   spread: string | null;
+  band: { lower: string; upper: string; level: number } | null;
   unit: Unit;
   palette: Colours;
   edges: number[] | null;
@@ -166,7 +193,7 @@ export function readLayers(container: Container<{ layers: LayerMeta[]; closed_se
     for (const of of group) scales.set(of, scale);
   }
   const read = (of: ValuesMeta | null): Values | null =>
-    of && { rows: values.get(of)!, unit: of.unit, scale: scales.get(of)!, spread: of.spread ? container.array(of.spread) : undefined };
+    of && { rows: values.get(of)!, unit: of.unit, scale: scales.get(of)!, spread: of.spread ? container.array(of.spread) : undefined, band: readBand(container, of.band) };
   const rows = (name: string | null) => (name ? Array.from(container.array<Uint32Array>(name)) : []);
   return layers.map((layer) => {
     const closed = rows(layer.closed);
@@ -181,6 +208,10 @@ export function readLayers(container: Container<{ layers: LayerMeta[]; closed_se
       planned: rows(layer.planned),
     };
   });
+}
+
+export function readBand(container: Container<unknown>, of: ValuesMeta["band"]): Band | undefined {
+  return of ? { lower: container.rows(of.lower), upper: container.rows(of.upper), level: of.level } : undefined;
 }
 
 export function readFrames(about: { times: string[]; kinds: string[]; note?: string }): Frames {

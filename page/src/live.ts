@@ -16,7 +16,8 @@ async function start(): Promise<void> {
   const service = new Service(askToken);
   const [network, first] = await persist(async () => {
     await service.signInByLink();
-    return Promise.all([service.network(), service.forecast()]);
+    const roads = await service.network();
+    return [roads, await service.forecast(roads.meta.level ?? null)] as const;
   }, (error) => {
     document.querySelector(".wait")!.textContent = `${error.message}. Trying again…`;
   }).then(([roads, values]) => [new Network(roads), values] as const);
@@ -24,6 +25,7 @@ async function start(): Promise<void> {
   let closures: Closure[] = forecast.meta.closures;
 
   const ids = network.meta.node_ids;
+  const level = network.meta.level ?? null;
   const app = new App(network, {
     title: "traffic",
     workerUrl,
@@ -38,7 +40,7 @@ async function start(): Promise<void> {
       { key: "place", title: "Place", render: () => placePanel(app, {
         intro: () => introPanel(app, forecast.issued, forecast.meta.notices),
         node: async (row) => {
-          const details = await service.node(ids[row]);
+          const details = await service.node(ids[row], level);
           return { chart: () => historyChart(app, details, forecast.issued), mainSensors: details.main_sensors };
         },
         trips: (what) => (network.meta.has_demand ? trips(what) : null),
@@ -72,13 +74,13 @@ async function start(): Promise<void> {
   }
 
   function showAll(show?: string, keep = false): void {
-    app.setLayers([forecast.layer, ...through, ...whatIf.layers], { show, keep });
+    app.setLayers([...forecast.layers, ...through, ...whatIf.layers], { show, keep });
     const closed = closures.filter(({ state }) => state !== "planned").map(({ source, target }) => network.road(source, target)).filter((road) => road !== undefined);
     app.setClosed(closed, whatIf.roads);
   }
 
   async function readForecast(): Promise<void> {
-    const answer = await service.forecast();
+    const answer = await service.forecast(level);
     if (answer.meta.version !== network.meta.version) return location.reload();
     forecast = new Forecast(answer, network);
     closures = forecast.meta.closures;

@@ -26,6 +26,7 @@ export interface NetworkMeta {
   node_ids: NodeId[];
   street_names: string[];
   has_demand: boolean;
+  level?: number | null; // percent, of the intervals that are shown; null: the run has none
   detectors?: string[]; // their own names, of each node
   basemap?: string; // tiles, as https://tiles.example/{z}/{x}/{y}.png
   basemap_attribution?: string;

@@ -4,7 +4,7 @@ import workerCode from "maplibre-gl/dist/maplibre-gl-worker.mjs?raw";
 import { App } from "./app";
 import { h } from "./dom";
 import type { Frames } from "./frames";
-import { type LayerMeta, mean, readFrames, readLayers, readValues } from "./layers";
+import { type LayerMeta, mean, readBand, readFrames, readLayers, readValues } from "./layers";
 import type { Found } from "./mapview";
 import { Network, type NetworkMeta, type Unit } from "./network";
 import { type Block, panelOf } from "./panels";
@@ -18,7 +18,7 @@ interface PageMeta {
   panels: { key: string; title: string; blocks: Block[] }[];
   place: {
     intro: Block[];
-    history: { title: string; unit: Unit; times: string[]; kinds: string[]; lines: { name: string; style: string; of: string; at: string | null }[]; compare: boolean } | null;
+    history: { title: string; unit: Unit; times: string[]; kinds: string[]; lines: { name: string; style: string; of: string; at: string | null }[]; compare: boolean; band: { lower: string; upper: string; level: number } | null } | null;
     main_sensors: { nodes: string; near: string; is_share: boolean } | null;
     remarks: Record<string, string[]>;
     trips: Trips | null; // through the selected place
@@ -71,6 +71,8 @@ function placeSource(app: App, page: Container<PageMeta>): PlaceSource {
   const { intro, history, main_sensors: main, remarks, trips } = page.meta.place;
   const frames: Frames | null = history && readFrames(history);
   const lines = history?.lines.map((line) => ({ ...line, rows: readValues(page, line, network.nodes) })) ?? [];
+  const band = readBand(page, history?.band ?? null);
+  const bandOf = (row: number) => band && { level: band.level, lower: band.lower.map((values) => values[row]), upper: band.upper.map((values) => values[row]) };
   const nodes = main && page.array<Int32Array>(main.nodes);
   const near = main && page.array(main.near);
   const hasLines = (row: number) => lines.some(({ rows }) => rows.some((values) => Number.isFinite(values[row])));
@@ -79,7 +81,7 @@ function placeSource(app: App, page: Container<PageMeta>): PlaceSource {
     intro: () => panelOf(app, intro),
     node: async (row) => ({
       chart: frames && history && hasLines(row) ? {
-        title: history.title, unit: history.unit, compare: history.compare, frames,
+        title: history.title, unit: history.unit, compare: history.compare, frames, band: bandOf(row),
         lines: lines.map(({ name, style, rows }) => ({ name, css: style, values: rows.map((values) => values[row]) })).filter(({ values }) => values.some(Number.isFinite)),
       } : null,
       mainSensors: Array.from({ length: each }, (_, k) => row * each + k)

@@ -4,7 +4,7 @@ import { type App, at, cityFacts, textOf } from "./app";
 import { chart, type ChartOptions, HOURS_AXIS, type Line, timesAxis } from "./chart";
 import { count, h, number, percent } from "./dom";
 import type { Frames } from "./frames";
-import type { Values } from "./layers";
+import { ends, type Values } from "./layers";
 import type { Found } from "./mapview";
 import { type NodeId, type Unit, unitText } from "./network";
 import type { NodeDetails, RoadName, Trips } from "./service";
@@ -16,6 +16,7 @@ export interface FramesChart {
   frames: Frames;
   lines: { name: string; css: string; values: ArrayLike<number> }[];
   compare?: boolean; // say by how much the second line exceeds the first
+  band?: { lower: ArrayLike<number>; upper: ArrayLike<number>; level: number };
 }
 
 export interface NodeFacts {
@@ -67,7 +68,9 @@ function valueNow(app: App, of: "nodes" | "roads", row: number): HTMLElement {
     const value = at(values, frame)[row];
     const kind = values.scale.kindOf(value);
     const shown = kind === undefined ? [h("b", {}, number(value)), ` ${unitText(values.unit)}`] : [h("span", { class: "kind" }, kind)];
-    return [...shown, h("small", {}, when ? `${layer.title}, ${when}` : layer.title)];
+    const sure = ends(values, frame, row);
+    const between = sure ? [h("small", { class: "sure" }, `${values.band!.level} % interval: ${number(sure[0])} to ${number(sure[1])}`)] : [];
+    return [...shown, ...between, h("small", {}, when ? `${layer.title}, ${when}` : layer.title)];
   };
   return following(app, draw, h("p", { class: "value" }));
 }
@@ -83,14 +86,16 @@ function stillValues(app: App, of: "nodes" | "roads", row: number): HTMLElement 
 }
 
 /** A chart over the frames of a layer. Of hours, it is that of the kind of day that is shown. */
-function framesChart(app: App, { title, unit, frames, lines, compare }: FramesChart): HTMLElement {
+function framesChart(app: App, { title, unit, frames, lines, compare, band }: FramesChart): HTMLElement {
   return following(app, () => {
     const shown = app.layer.frames;
     const kind = frames.perHour && shown.perHour ? shown.kindOf(app.frame) : 0;
     const points = (values: ArrayLike<number>) => Array.from({ length: frames.positions }, (_, i): [number, number] => [frames.x(i), values[frames.at(kind, i)]]);
     const name = frames.perHour ? `${title}, ${frames.kinds[kind]}` : title;
     const drawn = lines.map(({ name, css, values }) => ({ name, css, points: points(values) }));
-    const made = chart({ title: name, unit: unitText(unit), lines: drawn, mark: markOf(app, frames), ...axis(app, frames) });
+    const sure = band ? points(band.lower).map(([x, low], i): [number, number, number] => [x, low, band.upper[frames.at(kind, i)]]).filter(([, low, high]) => Number.isFinite(low) && Number.isFinite(high)) : [];
+    const bandName = band ? `${band.level} % interval` : "";
+    const made = chart({ title: name, unit: unitText(unit), lines: drawn, band: sure, bandName, mark: markOf(app, frames), ...axis(app, frames) });
     return compare && lines.length === 2 ? [made, difference(lines, Math.min(app.frame, frames.count - 1))] : [made];
   });
 }
@@ -263,6 +268,7 @@ export function historyChart(app: App, details: NodeDetails, issued: number): HT
       { name: "observed", css: "observed", points: points(details.history) },
     ],
     band,
+    bandName: details.level ? `${details.level} % interval` : "",
     now: issued,
     mark: markOf(app, app.layer.frames),
     ...timesAxis(app.time),

@@ -8,6 +8,7 @@ import { Container } from "./wire";
 export interface NodeDetails {
   history: { time: string; value: number | null }[];
   forecast: { time: string; value: number | null; lower?: number | null; upper?: number | null }[];
+  level?: number | null;
   issued: { time: string; value: number | null }[];
   main_sensors: { node: NodeId; distance_m: number | null; share?: number }[];
 }
@@ -38,6 +39,7 @@ export interface WhatIfMeta {
   issued_at: string;
   times: string[];
   notices: string[];
+  level: number | null;
   largest: Change[];
 }
 
@@ -96,16 +98,16 @@ export class Service {
     return new Container(await (await this.get("network.bin")).arrayBuffer());
   }
 
-  async forecast(): Promise<Container<ForecastMeta>> {
-    return new Container(await (await this.get("forecast.bin")).arrayBuffer());
+  async forecast(level: Level): Promise<Container<ForecastMeta>> {
+    return new Container(await (await this.get(`forecast.bin${query(level)}`)).arrayBuffer());
   }
 
-  async whatIf(close: [NodeId, NodeId][], signal: AbortSignal): Promise<Container<WhatIfMeta>> {
-    return new Container(await (await this.send("POST", "what-if", { close }, signal)).arrayBuffer());
+  async whatIf(close: [NodeId, NodeId][], level: Level, signal: AbortSignal): Promise<Container<WhatIfMeta>> {
+    return new Container(await (await this.send("POST", `what-if${query(level)}`, { close }, signal)).arrayBuffer());
   }
 
-  node(id: NodeId): Promise<NodeDetails> {
-    return this.json(`nodes/${encodeURIComponent(id)}`);
+  node(id: NodeId, level: Level): Promise<NodeDetails> {
+    return this.json(`nodes/${encodeURIComponent(id)}${query(level)}`);
   }
 
   /** The trips that pass a road, or a node that is a road, with their flow on every road. */
@@ -192,6 +194,13 @@ export class Service {
       token = undefined;
     }
   }
+}
+
+/** Of intervals, in percent; null: none are asked for. */
+export type Level = number | null;
+
+function query(level: Level): string {
+  return level === null ? "" : `?level=${level}`;
 }
 
 function ask(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> {

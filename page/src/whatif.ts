@@ -72,7 +72,7 @@ export class WhatIf {
     const { network } = this.app;
     const ids = network.meta.node_ids;
     try {
-      const answer = await this.service.whatIf(this.roads.map((e) => [ids[network.source[e]], ids[network.target[e]]]), asked.signal);
+      const answer = await this.service.whatIf(this.roads.map((e) => [ids[network.source[e]], ids[network.target[e]]]), network.meta.level ?? null, asked.signal);
       if (asked.signal.aborted) return;
       this.result = answer.meta;
       this.layers = whatIfLayers(this.app, answer, this.roads);
@@ -142,8 +142,10 @@ export class WhatIf {
 
 function whatIfLayers(app: App, answer: Container<WhatIfMeta>, planned: number[]): Layer[] {
   const { network } = app;
+  const { level } = answer.meta;
+  const band = (of: string) => (level !== null && answer.has(`lower_${of}`) ? { lower: answer.rows(`lower_${of}`), upper: answer.rows(`upper_${of}`), level } : undefined);
   return beforeAndAfter(
-    { before: answer.rows("before"), after: answer.rows("after"), roadBefore: answer.rows("road_before"), roadAfter: answer.rows("road_after") },
+    { before: answer.rows("before"), after: answer.rows("after"), roadBefore: answer.rows("road_before"), roadAfter: answer.rows("road_after"), bandBefore: band("before"), bandAfter: band("after") },
     { unit: network.unit, frames: new Frames(answer.meta.times.map((time) => Date.parse(time))), counts: network.counts, planned },
   );
 }

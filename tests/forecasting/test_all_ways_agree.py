@@ -343,7 +343,7 @@ def test_the_day_of_a_report_is_what_is_forecast(town: Town, roads: list[tuple[s
     run_on_city = town.run.on(replace(town.city, stream=stream))
     forecaster = forecaster_of(run_on_city, "cpu")
     current = np.array([LATE, LATE + HORIZON])
-    day = Day(run_on_city, forecaster, current, _forecasts(forecaster, current), None)
+    day = Day(run_on_city, forecaster, current, _forecasts(forecaster, current)[0], None)
     expected = np.concatenate([asked(town, stream, snapshot=int(k)) for k in current])
     same(day.forecast, expected)
     network = day.network

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from frigate.pages.trips import trips_meta
+from frigate.pages.wire import decode, encode
 from frigate.serve.api.whatif import TRIP_ENDS
 from frigate.serve.auth import make_token
 from tests.support.browser import PHONE, faults, open_page, wait_drawn, wait_for
@@ -104,7 +105,7 @@ def test_an_intersection_tells_its_past_and_what_it_main_sensors(page: Page, liv
     value = float(panel.locator(".value b").inner_text())
     assert value == pytest.approx(live.service.latest.get().issued.forecast.values[0, row], rel=0.02)
     assert panel.locator("svg .line.forecast").count() == 1
-    assert panel.locator("svg .line.observed").count() == panel.locator("svg .band").count() == 0
+    assert panel.locator("svg .line.observed").count() == 0
     sensors = [live.service.city.node_names[each] for each, _ in live.service.engine.main_sensors(row)]
     links = panel.locator(".list").first.get_by_role("button")
     assert links.all_inner_texts() == [f"Intersection {each}" for each in sensors]
@@ -115,17 +116,47 @@ def test_an_intersection_tells_its_past_and_what_it_main_sensors(page: Page, liv
     assert faults(page) == []
 
 
-def test_an_interval_is_a_band(page: Page, live: LiveService) -> None:
-    def widened(route: Route) -> None:
-        answer = route.fetch()
-        details = answer.json()
-        for each in details["forecast"]:
-            each["lower"], each["upper"] = 0.8 * each["value"], 1.25 * each["value"]
-        route.fulfill(response=answer, json=details)
+def test_an_interval_is_a_band_and_its_width_a_layer(page: Page, live: LiveService) -> None:
+    row, name = inferred_node(live)
+    service = live.service
+    sure = service.engine.with_intervals(service.latest.get().issued, 90)
+    assert sure.lower is not None and sure.upper is not None
+    search(page, name)
+    panel = page.locator("#panel")
+    panel.locator("svg path.band").wait_for()
+    assert "90 % interval" in panel.locator(".chart .key").inner_text()
+    assert (
+        panel.locator(".value .sure").inner_text()
+        == f"90 % interval: {sure.lower[0, row]:.0f} to {sure.upper[0, row]:.0f}"
+    )
+    page.locator("select").select_option("width")
+    wait_drawn(page, "width 0")
+    assert float(panel.locator(".value b").inner_text()) == sure.upper[0, row] - sure.lower[0, row]
+    assert "Width of the 90 % interval" in panel.locator(".value").inner_text()
+    page.locator("select").select_option("forecast")
+    page.locator("input[type=range]").focus()
+    page.keyboard.press("Home")
+    wait_drawn(page, "forecast 0")
+    assert panel.locator(".value .sure").count() == 0  # a reading
+    assert faults(page) == []
 
-    page.route("**/v1/nodes/*", widened)
-    search(page, inferred_node(live)[1])
-    page.locator("#panel svg .band").wait_for()
+
+def test_a_run_without_intervals_has_no_band(browser: Browser, live: LiveService) -> None:
+    def without(route: Route) -> None:
+        answer = route.fetch()
+        meta, arrays = decode(answer.body())
+        meta["level"] = None
+        route.fulfill(response=answer, body=encode(meta, arrays))
+
+    with open_page(browser, live.link) as page:
+        page.route("**/v1/network.bin", without)
+        page.reload()
+        wait_drawn(page)
+        assert page.locator("select option[value=width]").count() == 0
+        search(page, inferred_node(live)[1])
+        page.locator("#panel svg .line.forecast").wait_for()
+        assert page.locator("#panel svg .band").count() == page.locator("#panel .value .sure").count() == 0
+        assert faults(page) == []
 
 
 def test_what_is_clicked_is_what_is_under_the_pointer(page: Page, live: LiveService) -> None:
@@ -227,7 +258,7 @@ def test_what_if_mode_takes_clicks_and_forgets(page: Page, live: LiveService) ->
     wait_drawn(page, "after 0")
     page.get_by_role("button", name="Discard").click()
     wait_drawn(page, NEXT)
-    assert page.locator("select").is_hidden()
+    assert page.locator("select option").evaluate_all("all => all.map(({ value }) => value)") == ["forecast", "width"]
     assert not any(each.active(live.time()) for each in live.store.closures())
 
 

@@ -63,7 +63,7 @@ def test_every_layer_is_drawn_and_plays(browser: Browser, counts: str) -> None:
     with open_page(browser, counts) as page:
         wait_drawn(page)
         closed = ["closure-change", "closure-after", "closure-before"]
-        assert layers(page) == ["forecast", "truth", "error", "skill", *closed]
+        assert layers(page) == ["forecast", "truth", "width", "error", "skill", *closed]
         assert faults(page) == []
         opened = page.locator("input[type=range]").input_value()
         wait_drawn(page, f"closure-change {opened}")
@@ -77,7 +77,7 @@ def test_every_layer_is_drawn_and_plays(browser: Browser, counts: str) -> None:
             frame = page.locator("input[type=range]").input_value()
             wait_drawn(page, f"{layer} {frame}")
             seen.add(page.locator(".map canvas").screenshot())
-        assert len(seen) == 7
+        assert len(seen) == 8
         assert crosses(page) == 0  # before
         page.locator("select").select_option("closure-after")
         assert crosses(page) == 1
@@ -101,6 +101,7 @@ def test_scores_places_and_the_closure_have_panels(browser: Browser, counts: str
         page.keyboard.press("Enter")
         page.get_by_text("History and forecast").wait_for()
         assert panel.locator("svg .line.forecast").count() == panel.locator("svg .line.observed").count() == 1
+        assert panel.locator("svg path.band").count() == 1 and "90 % interval" in panel.inner_text()
         assert faults(page) == []
         page.get_by_role("tab", name="Closure").click()
         assert panel.locator(".changes li").count() == 10

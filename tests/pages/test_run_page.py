@@ -65,6 +65,39 @@ def day() -> Day:
     return forecast_day(run, baseline=best.name, device="cpu")
 
 
+def test_a_level_draws_bands(tmp_path: Path, made: MapFile) -> None:
+    """In the chart and on the map, before a closure and after, as `frigate forecast --level` writes them."""
+    run, evaluation = judged()
+    low = report(tmp_path / "low.html", run, evaluation, level=60, close=["7,12", "12,7"])
+    for page, level in ((made, 90), (low, 60)):
+        assert page.layers["width"]["title"] == f"Width of the {level} % interval"
+        about = page.layers["forecast"]["nodes"]["band"]
+        assert about["level"] == level == page.layers["closure-after"]["nodes"]["band"]["level"]
+        assert page.meta["place"]["history"]["band"] == about == page.layers["closure-before"]["nodes"]["band"]
+        lower, upper = page.arrays[about["lower"]], page.arrays[about["upper"]]
+        np.testing.assert_array_equal(page.values("width"), upper - lower)
+        for k, current in enumerate(day().current.tolist()):
+            at = int(run.city.stream.times_s[current + 1])
+            one = forecast(run.run, stream=run.city, at=at, level=level, device="cpu")
+            assert one.lower is not None and one.upper is not None
+            for ours, theirs in ((lower, one.lower), (upper, one.upper)):
+                np.testing.assert_allclose(ours[HORIZON * k : HORIZON * (k + 1)], theirs, rtol=1e-3)
+    after = made.layers["closure-after"]["nodes"]["band"]
+    assert (made.arrays[after["upper"]] != made.arrays[made.layers["forecast"]["nodes"]["band"]["upper"]]).any()
+    assert made.values("width").sum() > low.values("width").sum()
+
+
+def test_a_run_without_intervals_has_no_bands(tmp_path: Path) -> None:
+    run, evaluation = judged()
+    bare = replace(run, run=replace(run.run, intervals=None))
+    page = report(tmp_path / "r.html", bare, evaluation)
+    assert "width" not in page.layers and page.meta["place"]["history"]["band"] is None
+    with raises(SettingsError, "level = 80", "frigate train"):
+        report(tmp_path / "r.html", bare, evaluation, level=80)
+    with raises(SettingsError, "level = 100"):
+        report(tmp_path / "r.html", run, evaluation, level=100)
+
+
 def test_nothing_is_fetched(made: MapFile) -> None:
     policy = re.findall(r'Content-Security-Policy" content="(.*?)"', made.text)
     assert len(policy) == 1 and policy[0].startswith("default-src 'none';") and "http" not in policy[0]
@@ -259,7 +292,7 @@ def test_a_run_with_every_sensor_seen_says_so(tmp_path: Path) -> None:
 
 def test_a_large_city_has_fewer_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, evaluation = judged()
-    monkeypatch.setattr(frigate.pages.run_page, "MAX_VALUES", 900)
+    monkeypatch.setattr(frigate.pages.run_page, "MAX_VALUES", 1200)
     made = report(tmp_path / "r.html", run, evaluation)
     layer = made.layers["forecast"]
     shown = made.values("forecast")

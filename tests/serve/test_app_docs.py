@@ -46,7 +46,7 @@ def test_the_examples_run_and_say_what_they_should(live: Running, tmp_path: Path
         )
         assert done.returncode == 0, (text, done.stderr)
         said.append(done.stdout)
-    sent, table, python, quarantine, forecasts, arrow, stream, what_if, closures = said
+    sent, table, python, quarantine, forecasts, arrow, intervals, stream, what_if, closures = said
     assert json.loads(sent) == json.loads(_blocks("json")[0])
     assert json.loads(table)["refused"] == 0 and python.split()[:2] == ["accepted", "refused"]
     assert [json.loads(line) for line in quarantine.splitlines()] == [
@@ -56,7 +56,9 @@ def test_the_examples_run_and_say_what_they_should(live: Running, tmp_path: Path
     first, *rows = forecasts.splitlines()
     assert json.loads(first)["nodes"][0]["node_id"] == 34 and len(rows) == 3
     assert "(3, 100) (3, 307)" in arrow and stream.startswith("retry: ")
-    assert json.loads(what_if)["largest"][0].keys() == {"node", "street", "before", "after"}
+    sure = json.loads(intervals)
+    assert sure["level"] == 80 and len(sure["nodes"][0]["upper"]) == len(sure["nodes"][0]["values"])
+    assert json.loads(what_if)["largest"][0].keys() == {"node", "street", "before", "after", "lower", "upper"}
     listed, ended = closures.replace("}{", "}\n{").splitlines()
     assert json.loads(listed)["closures"][0]["state"] == "active" and json.loads(ended)["state"] == "ended"
 

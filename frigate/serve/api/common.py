@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from fastapi import Depends, HTTPException, Path, Request, Response
+from fastapi import Depends, HTTPException, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, AwareDatetime, StringConstraints
 
@@ -47,6 +47,10 @@ def _known_to_calendars(time: datetime) -> datetime:
 
 Moment = Annotated[AwareDatetime, AfterValidator(_known_to_calendars)]  # every time that a request may name
 NodeText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Level = Annotated[
+    float | None,
+    Query(ge=1, lt=100, description="Also give intervals that hold at this percentage of places and hours, such as 90"),
+]
 NodeInPath = Annotated[NodeText, Path(examples=["41"])]
 
 

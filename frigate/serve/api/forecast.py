@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from frigate.calendar import utc_iso
+from frigate.forecasting.result import Forecast
 from frigate.pages import wire
 from frigate.serve.api.admission import GuardedRoute, allow
 from frigate.serve.api.closures import closure_answer
@@ -18,6 +19,7 @@ from frigate.serve.api.common import (
     BINARY,
     TABLES,
     Form,
+    Level,
     Moment,
     NodeInPath,
     NodeText,
@@ -51,12 +53,15 @@ IssuedAt = Annotated[
 
 
 @router.get("/forecast.bin", response_class=Response, responses={**problems(), 200: {"content": BINARY}})
-def forecast_binary(request: Request, service: ServiceOf) -> Response:
+def forecast_binary(request: Request, service: ServiceOf, level: Level = None) -> Response:
     """The latest forecast for the whole network, as a binary container (format: `frigate.pages.wire`).
 
-    Header: issued_at, past_times, times, version (of the network), closures, stale, notices. Arrays: past [T,N]
-    (readings), forecast [H,N], road_past [T,E], road_forecast [H,E], absent [N]. NaN means unknown.
+    Header: issued_at, past_times, times, version (of the network), closures, stale, notices, level. Arrays: past [T,N]
+    (readings), forecast [H,N], road_past [T,E], road_forecast [H,E], absent [N]; with a level, lower and upper [H,N].
+    NaN means unknown.
     """
+    if level is not None:
+        service.engine.run.require_intervals(level)
     latest = service.latest.get()
     now_s = service.now()
     closures = [closure_answer(each, now_s).model_dump() for each in service.store.closures(int(now_s))]
@@ -68,6 +73,7 @@ def forecast_binary(request: Request, service: ServiceOf) -> Response:
         "closures": closures,
         "stale": service.is_stale(latest.issued.issued_s),
         "notices": list(latest.issued.forecast.notices),
+        "level": level,
     }
 
     def body() -> bytes:
@@ -78,9 +84,15 @@ def forecast_binary(request: Request, service: ServiceOf) -> Response:
             "road_forecast": latest.road_forecast,
             "absent": np.asarray(np.isnan(latest.issued.forecast.values).all(axis=0)),
         }
+        if level is not None:
+            sure = service.engine.with_intervals(latest.issued, level)
+            assert sure.lower is not None and sure.upper is not None
+            arrays |= {"lower": sure.lower.astype(np.float32), "upper": sure.upper.astype(np.float32)}
         return wire.encode(meta, arrays)
 
-    return sent_to_many(request, "forecast.bin", json.dumps(meta), body, wire.MEDIA_TYPE)
+    usual = level in (None, service.city.level)
+    kind = "forecast.bin" if level is None else "forecast.bin with intervals"
+    return sent_to_many(request, kind, json.dumps(meta), body, wire.MEDIA_TYPE, keep=usual)
 
 
 class NodeForecast(BaseModel):
@@ -94,6 +106,8 @@ class NodeForecast(BaseModel):
     moved_m: float | None = Field(description="How far the farthest detector was moved to this node")
     sensor: bool = Field(description="Whether forecasts use its readings")
     values: list[float | None]
+    lower: list[float | None] | None = Field(default=None, description="With a level: the lower ends of its intervals")
+    upper: list[float | None] | None = Field(default=None, description="The upper ends")
 
 
 class ForecastDocument(BaseModel):
@@ -107,6 +121,7 @@ class ForecastDocument(BaseModel):
     timezone: str
     quantity: str
     unit: str
+    level: float | None = Field(default=None, description="Of the intervals, in percent; absent if not asked for")
     notices: list[str]
     nodes: list[NodeForecast]
 
@@ -123,18 +138,27 @@ def forecast_table(
     node: Annotated[list[NodeText] | None, Query(max_length=1000, description="Repeat for several nodes")] = None,
     box: Box = None,
     issued_at: IssuedAt = None,
+    level: Level = None,
 ) -> Any:
     """The forecast for some nodes, for those in a box, or for all: the table that `frigate forecast` writes."""
+    if level is not None:
+        service.engine.run.require_intervals(level)
     issued = _issued(service, issued_at)
-    result = issued.forecast.at(_rows(service.city, node, box))
+    rows = _rows(service.city, node, box)
+
+    def result() -> Forecast:
+        if level is None:
+            return issued.forecast.at(rows)
+        return service.engine.with_intervals(issued, level, rows=rows)
+
     stale = service.is_stale(issued.issued_s)
 
     def document() -> dict[str, Any]:
-        return {"issued_at": utc_iso(issued.issued_s), "stale": stale, **result.to_json()}
+        return {"issued_at": utc_iso(issued.issued_s), "stale": stale, **result().to_json()}
 
-    key = json.dumps([service.city.version, issued.issued_s, issued.made_s, stale, node, box])
-    latest = node is None and box is None and issued_at is None
-    return table(request, "forecast", form, key, frame=result.to_frame, document=document, keep=latest)
+    key = json.dumps([service.city.version, issued.issued_s, issued.made_s, stale, node, box, level])
+    latest = node is None and box is None and issued_at is None and level is None
+    return table(request, "forecast", form, key, frame=lambda: result().to_frame(), document=document, keep=latest)
 
 
 class RoadFlow(BaseModel):
@@ -212,6 +236,11 @@ class Value(BaseModel):
     value: float | None
 
 
+class ForecastValue(Value):
+    lower: float | None = Field(default=None, description="With a level: the lower end of its interval")
+    upper: float | None = Field(default=None, description="The upper end")
+
+
 class Support(BaseModel):
     """A sensor that a node's forecast relies on."""
 
@@ -228,18 +257,25 @@ class NodeDetails(BaseModel):
     lat: float
     sensor: bool
     history: list[Value] = Field(description="Its readings by step; empty if it has none")
-    forecast: list[Value]
+    forecast: list[ForecastValue]
+    level: float | None = Field(default=None, description="Of the intervals, in percent")
     issued: list[Value] = Field(description="The one-step-ahead forecasts for the steps of the history")
     main_sensors: list[Support]
 
 
 @router.get("/nodes/{node:path}", responses=problems(404))
-def node_details(service: ServiceOf, node: NodeInPath) -> NodeDetails:
+def node_details(service: ServiceOf, node: NodeInPath, level: Level = None) -> NodeDetails:
     """One node: its recent readings, its forecast, and the sensors that the forecast relies on."""
     city = service.city
+    if level is not None:
+        service.engine.run.require_intervals(level)
     latest = service.latest.get()
     row = node_row(city, node)
     past = latest.past[:, row]
+    here = np.array([row])
+    forecast = latest.issued.forecast.at(here)
+    if level is not None:
+        forecast = service.engine.with_intervals(latest.issued, level, rows=here)
     return NodeDetails(
         node=node,
         street=city.street(row),
@@ -247,7 +283,8 @@ def node_details(service: ServiceOf, node: NodeInPath) -> NodeDetails:
         lat=float(city.network.lat[row]),
         sensor=bool(city.sensors[row]),
         history=_values(latest.past_times_s, past) if np.isfinite(past).any() else [],
-        forecast=_values(latest.issued.forecast.times_s, latest.issued.forecast.values[:, row]),
+        forecast=_forecast_values(forecast),
+        level=level,
         issued=_values(latest.past_times_s, latest.past_forecast[:, row]),
         main_sensors=[
             Support(node=city.node_names[sensor], distance_m=_number(distance_m))
@@ -287,6 +324,18 @@ def _inside(city: ServedCity, box: str) -> NDArray[np.bool_]:
 
 def _values(times_s: NDArray[np.int64], values: NDArray[np.floating]) -> list[Value]:
     return [Value(time=utc_iso(t), value=_number(x)) for t, x in zip(times_s.tolist(), values.tolist(), strict=True)]
+
+
+def _forecast_values(of_node: Forecast) -> list[ForecastValue]:
+    """Of a forecast of one node."""
+    found = [
+        ForecastValue(time=utc_iso(t), value=_number(x))
+        for t, x in zip(of_node.times_s.tolist(), of_node.values[:, 0].tolist(), strict=True)
+    ]
+    if of_node.lower is not None and of_node.upper is not None:
+        for each, lower, upper in zip(found, of_node.lower[:, 0].tolist(), of_node.upper[:, 0].tolist(), strict=True):
+            each.lower, each.upper = _number(lower), _number(upper)
+    return found
 
 
 def _number(value: float) -> float | None:

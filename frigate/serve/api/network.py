@@ -24,8 +24,9 @@ DIGITS = 7  # decimals of a degree: about a centimetre
 def network_binary(request: Request, service: ServiceOf) -> Response:
     """The network as a binary container (format: `frigate.pages.wire`).
 
-    Header: version, name, quantity, unit, timezone, step_seconds, horizon, node_ids, street_names, has_demand. Arrays:
-    lon, lat, sensor for each node; source, target, street for each road; line_start, line_lonlat for the road shapes.
+    Header: version, name, quantity, unit, timezone, step_seconds, horizon, node_ids, street_names, has_demand, level
+    (of the intervals that the map shows, in percent; null: the run has none). Arrays: lon, lat, sensor for each node;
+    source, target, street for each road; line_start, line_lonlat for the road shapes.
     """
     city = service.city
     return sent_to_many(request, "network.bin", city.digest, lambda: city.container, MEDIA_TYPE)

@@ -15,7 +15,7 @@ from frigate.pages import wire
 from frigate.pages.trips import trips_meta
 from frigate.serve.api.admission import GuardedRoute, allow
 from frigate.serve.api.closures import NodeName
-from frigate.serve.api.common import BINARY, Moment, NodeText, ServiceOf, StateOf, node_row, road_row, sent
+from frigate.serve.api.common import BINARY, Level, Moment, NodeText, ServiceOf, StateOf, node_row, road_row, sent
 from frigate.serve.city import ServedCity
 from frigate.serve.engine import SelectLink, WhatIf
 from frigate.serve.problems import problems
@@ -45,6 +45,8 @@ class NodeChange(BaseModel):
     street: str
     before: float
     after: float
+    lower: float | None = Field(default=None, description="With a level: mean of the lower ends after the change")
+    upper: float | None = Field(default=None, description="Mean of the upper ends")
 
 
 class WhatIfAnswer(BaseModel):
@@ -53,18 +55,22 @@ class WhatIfAnswer(BaseModel):
     issued_at: str = Field(examples=["2024-03-04T08:00:00Z"])
     times: list[str]
     notices: list[str]
+    level: float | None = Field(default=None, description="Of the intervals, in percent")
     largest: list[NodeChange] = Field(description="The ten nodes that change most")
 
 
 @router.post("/what-if", response_model=WhatIfAnswer, responses={**problems(408, 413, 415), 200: {"content": BINARY}})
-def what_if(request: Request, state: StateOf, body: Question) -> Any:
+def what_if(request: Request, state: StateOf, body: Question, level: Level = None) -> Any:
     """Forecast as if roads were closed or added. The live state does not change.
 
     The response is a binary container (format: `frigate.pages.wire`) with the arrays before and after [H,N],
-    road_before and road_after [H,E]. Its header is the JSON document, which `Accept: application/json` returns alone.
+    road_before and road_after [H,E]; with a level, lower_before, upper_before, lower_after and upper_after [H,N]. Its
+    header is the JSON document, which `Accept: application/json` returns alone.
     """
     service = state.service
     city = service.city
+    if level is not None:
+        service.engine.run.require_intervals(level)
     if not body.close and not body.add:
         raise HTTPException(422, "name a road to close or to add")
     for road in body.close:
@@ -78,31 +84,34 @@ def what_if(request: Request, state: StateOf, body: Question) -> Any:
     change = RoadChange(body.close, body.add, body.begin, body.end)
     with state.waiting_questions():
         try:
-            result = service.engine.what_if(issued_s, change)
+            result = service.engine.what_if(issued_s, change, level=level)
         except SettingsError as error:  # of its times
             raise HTTPException(422, str(error)) from None
     meta = {
         "issued_at": utc_iso(issued_s),
         "times": [utc_iso(time_s) for time_s in result.times_s.tolist()],
         "notices": list(result.notices),
+        "level": level,
         "largest": _changes(city, result),
     }
     if "application/json" in request.headers.get("accept", ""):
         return meta
     names = ("before", "after", "road_before", "road_after")
-    arrays = {name: getattr(result, name) for name in names}
+    arrays = {name: getattr(result, name) for name in names} | result.bands
     return sent(request, wire.encode(meta, arrays), wire.MEDIA_TYPE)
 
 
 def _changes(city: ServedCity, result: WhatIf) -> list[dict[str, Any]]:
     before = result.before.mean(0)
     after = result.after.mean(0)  # NaN, and so not listed, where there is no forecast
+    ends = {name: result.bands[f"{name}_after"].mean(0) if result.bands else None for name in ("lower", "upper")}
     return [
         {
             "node": city.node_names[row],
             "street": city.street(row),
             "before": round(float(before[row]), 4),
             "after": round(float(after[row]), 4),
+            **{name: round(float(end[row]), 4) if end is not None else None for name, end in ends.items()},
         }
         for row in largest_changes(before, after, count=CHANGES_LISTED)
     ]
