@@ -28,6 +28,7 @@ SMALL = 0.02  # of the mean count, added to a size before its logarithm
 FAR_HOPS = 20
 LEAST_TAIL = 1e-12  # 1 minus less than that is 1 in a float
 MAX_SPREAD = 3.0
+MOST_CHANGE = 20.0  # of flow on closed or opened roads, as a factor
 
 MOST = 1e9  # no detector measures more
 
@@ -74,7 +75,7 @@ class CountLaw:
     typical: float  # a mean count, to which sizes are put in relation
     mean: tuple[float, ...]  # of a typical count, of the forecast and of the usual flow: the weights of the mean
     dispersion: tuple[float, ...]  # weights of its logarithm: 1, and the columns of `_reasons`
-    closure: float  # standard deviation of the logarithm of flow for each unit of the logarithm of `rerouted`
+    closure: float  # share of a predicted change by which the flow may fall short of it, or exceed it
 
     def __post_init__(self) -> None:
         require_numbers(self, typical=1, mean=3, dispersion=5, closure=1)
@@ -89,9 +90,9 @@ class CountLaw:
         """Minus the logarithm of the two-sided p-value of the true counts."""
         mean = self.size(cells)
         n = 1 / self._dispersion(cells, mean)
-        none = n / (n + mean)
-        below = special.betainc(n, count + 1, none)  # P(Y <= count)
-        above = np.where(count > 0, special.betainc(np.maximum(count, 1), n, 1 - none), 1.0)  # P(Y >= count)
+        least, most = self._means(cells, mean)
+        below = special.betainc(n, count + 1, n / (n + least))  # P(Y <= count)
+        above = np.where(count > 0, special.betainc(np.maximum(count, 1), n, most / (n + most)), 1.0)  # P(Y >= count)
         return np.asarray(-np.log(np.clip(2 * np.minimum(below, above), 1e-300, 1)))
 
     def band(self, cells: Cells, score: Floats) -> tuple[Floats, Floats]:
@@ -100,8 +101,9 @@ class CountLaw:
         dispersion = self._dispersion(cells, mean)
         tail = np.broadcast_to(np.maximum(np.exp(-score) / 2, LEAST_TAIL), mean.shape)
         middle = np.rint(cells.forecast)
-        lower = np.where(np.isinf(score), 0.0, quantile_of_counts(tail, mean, dispersion))
-        upper = np.where(np.isinf(score), np.inf, quantile_of_counts(1 - tail, mean, dispersion))
+        least, most = self._means(cells, mean)
+        lower = np.where(np.isinf(score), 0.0, quantile_of_counts(tail, least, dispersion))
+        upper = np.where(np.isinf(score), np.inf, quantile_of_counts(1 - tail, most, dispersion))
         return np.minimum(lower, middle), np.maximum(upper, middle)
 
     def own(self, cells: Cells, count: Floats, prior: float) -> float:
@@ -111,12 +113,16 @@ class CountLaw:
         found = (np.sum((count - mean) ** 2 - mean) + prior * usual.mean()) / (usual.sum() + prior * usual.mean())
         return float(np.clip(np.log(max(found, 1e-2)), -3, 3))
 
+    def _means(self, cells: Cells, mean: Floats) -> tuple[Floats, Floats]:
+        """The least and the largest mean count: closed roads may change the flow by less than predicted, or by more."""
+        away = np.exp(self.closure * np.abs(np.log(np.clip(cells.rerouted, 1 / MOST_CHANGE, MOST_CHANGE))))
+        return mean / away, np.minimum(mean * away, MOST)
+
     def _dispersion(self, cells: Cells, mean: Floats) -> Floats:
         logs = self.dispersion[0] + sum(
             weight * x for weight, x in zip(self.dispersion[1:], _reasons(cells, mean, self.typical), strict=True)
         )
-        changed = self.closure * np.log(np.clip(cells.rerouted, 1e-2, 1e2))
-        return np.asarray(np.exp(np.clip(logs + cells.own, *LOG_DISPERSION)) + changed**2)
+        return np.asarray(np.exp(np.clip(logs + cells.own, *LOG_DISPERSION)))
 
 
 @dataclass(frozen=True)

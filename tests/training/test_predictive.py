@@ -79,6 +79,20 @@ def test_intervals_are_wider_where_demand_is_less_sure(less_sure: dict[str, floa
     assert unsure[1] - unsure[0] > usual[1] - usual[0]
 
 
+def test_a_change_that_does_not_come_is_inside_if_all_of_it_is_in_doubt() -> None:
+    """And the more is in doubt, the wider: no closure widens beyond use."""
+    usual = 50.0
+    for change in (0.06, 0.3, 3.0, 15.0):
+        closed = cells([usual * change], rerouted=change)
+        bands = [replace(LAW, closure=doubt).band(closed, np.array([1.0])) for doubt in (0.0, 0.5, 1.0, 2.0)]
+        widths = [float(upper[0] - lower[0]) for lower, upper in bands]
+        assert widths == sorted(widths) and widths[0] < widths[-1] < 1e7
+        lower, upper = bands[2]
+        assert lower[0] <= usual <= upper[0]
+        scores = [float(replace(LAW, closure=doubt).score(closed, np.array([usual]))[0]) for doubt in (0.0, 0.5, 1.0)]
+        assert scores == sorted(scores, reverse=True)
+
+
 def test_the_law_that_counts_were_drawn_from_is_found() -> None:
     rng = np.random.default_rng(0)
     usual = np.exp(rng.normal(5, 1, 20_000))
