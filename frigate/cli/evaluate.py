@@ -46,6 +46,7 @@ def run(args: Namespace) -> None:
             city,
             stride=args.stride,
             test=args.test,
+            since=args.since,
             lightgbm=lightgbm,
             device=args.device,
             progress=update,
@@ -61,6 +62,11 @@ def run(args: Namespace) -> None:
             print()
             say(title)
             _print_table(rows, DROPPED_FIRST_BASELINES)
+        by_volume = result.volume_table()
+        if by_volume:
+            print()
+            say("GEH by hourly volume")
+            _print_table(by_volume, ())
 
 
 def _lightgbm(args: Namespace, run_on_city: RunOnCity) -> tuple[bool, str]:
@@ -69,7 +75,7 @@ def _lightgbm(args: Namespace, run_on_city: RunOnCity) -> tuple[bool, str]:
 
     if args.lightgbm != "auto" or find_spec("lightgbm") is None:
         return args.lightgbm == "yes", ""
-    seconds = lightgbm_seconds(with_test_period(run_on_city, args.test), stride=args.stride)
+    seconds = lightgbm_seconds(with_test_period(run_on_city, args.test, since=args.since), stride=args.stride)
     if seconds <= LIGHTGBM_S:
         return True, ""
     return (
@@ -84,8 +90,12 @@ def print_evaluation(result: Evaluation) -> None:
     dropped = _print_scores(result.table_rows())
     if result.minus_best is not None:
         say(result.comparison_line())
+    for skill in result.skill:
+        say(skill.line())
     if result.intervals is not None:
         say(result.intervals.line())
+        if result.intervals.drift is not None:
+            say(result.intervals.drift.line())
     at_sensors = result.sensor_table()
     if at_sensors:
         print()
@@ -128,6 +138,7 @@ EVALUATE = Command(
         OTHER_CITY,
         EXCLUDE,
         Argument("--test PERIOD", "days to score, such as 2024-03-11/2024-03-15 (default: the run's test period)"),
+        Argument("--since TIME", "score all since then, such as 2024-03-11; says whether the run is still as good"),
         Argument("--stride N", "score every Nth window", int, default=1),
         Argument(
             "--lightgbm",

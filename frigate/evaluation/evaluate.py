@@ -27,13 +27,14 @@ from frigate.baselines.naive import (
 )
 from frigate.calendar import KIND, KINDS_OF_DAY
 from frigate.city.city import City
-from frigate.city.periods import parse_period, snapshots_in
+from frigate.city.periods import parse_moment, parse_period, snapshots_in
 from frigate.city.split import Period, Split, windows_in
 from frigate.city.stream import RoadNetworkStream
 from frigate.config import Task, preset
 from frigate.errors import SettingsError
 from frigate.evaluation.coverage import score_intervals
 from frigate.evaluation.metrics import Measure, Scores, interval
+from frigate.evaluation.places import node_geh, node_means, skill_of_places, volume_classes
 from frigate.evaluation.results import Comparison, Evaluation, ScoreRow
 from frigate.forecasting.forecaster import Forecaster
 from frigate.nn.batch import Batch
@@ -68,6 +69,7 @@ def evaluate(
     *,
     stride: int = 1,
     test: str | None = None,
+    since: str | None = None,
     lightgbm: bool = False,
     device: str | torch.device | None = None,
     progress: Progress | bool | None = None,
@@ -85,6 +87,8 @@ def evaluate(
         Score every nth window.
     test : str, optional
         The period to score, such as "2024-03-11/2024-03-15". Default: the run's own, the last tenth of its data.
+    since : str, optional
+        Score what came since a day or a time, such as "2024-03-11", up to the end of the record, instead of `test`.
     lightgbm : bool
         Also fit LightGBM on the run's sensors and training period. Takes minutes on a large city.
     device : str or torch.device, optional
@@ -98,7 +102,7 @@ def evaluate(
         A row for the model, for each baseline, and for the yardstick: a sensor at every node.
     """
     device = best_device(device)
-    run_on_city = with_test_period(run.on(city), test)
+    run_on_city = with_test_period(run.on(city), test, since=since)
     first, stop = run_on_city.split.test
     if first < 0 or stop > run_on_city.city.stream.num_snapshots:
         raise SettingsError("the city lacks some or all of the run's test period. Give a city that has those readings")
@@ -145,11 +149,21 @@ def forecaster_of(run_on_city: RunOnCity, device: str | torch.device | None) -> 
     )
 
 
-def with_test_period(run_on_city: RunOnCity, test: str | None) -> RunOnCity:
-    """With another test period, such as "2024-03-11/2024-03-15"; None: the run's own."""
+def with_test_period(run_on_city: RunOnCity, test: str | None, *, since: str | None = None) -> RunOnCity:
+    """With another test period, such as "2024-03-11/2024-03-15", or all since a time; None: the run's own."""
+    stream = run_on_city.city.stream
+    if since is not None:
+        if test is not None:
+            raise SettingsError("give a test period or the time since when to score, not both")
+        start_s = parse_moment(since, stream.timezone, where="since")
+        if start_s >= stream.end_s:
+            raise SettingsError(
+                f'since "{since}": no data since then. The record ends at {stream.local_time(stream.end_s)}'
+            )
+        period = max(start_s, stream.start_s), stream.end_s
+        return replace(run_on_city, split=replace(run_on_city.split, test=snapshots_in(stream, period)))
     if test is None:
         return run_on_city
-    stream = run_on_city.city.stream
     first, stop = snapshots_in(stream, parse_period(test, stream.timezone, where="test"))
     if first == stop:
         record = f"{stream.local_time(stream.start_s)} to {stream.local_time(stream.end_s)}"
@@ -310,6 +324,8 @@ def evaluate_forecaster(
     at_sensors = {*own_past, *timed} if rows[0].unseen is not None else set()
     kept = tuple(row for row in rows if row.name not in at_sensors)
     best = _minus_best(scores, kept, split, seed=seed)
+    possible = {"without a sensor": [*baselines], "at sensors": [*baselines, *own_past, *timed]}
+    skill, beside_there = skill_of_places(scores, split, model=name, possible=possible)
     return Evaluation(
         city=city.name,
         rows=kept,
@@ -328,9 +344,15 @@ def evaluate_forecaster(
         quantity=stream.quantity,
         unit=stream.unit,
         seed=seed,
-        node_mae=_node_mean(scores[name], 1),
-        node_mean=_node_mean(scores[name], 4),
-        best_node_mae=None if best is None else _node_mean(scores[best.baseline], 1),
+        node_mae=node_means(scores[name], 1),
+        node_mean=node_means(scores[name], 4),
+        best_node_mae=beside_there if skill else None,
+        node_geh=node_geh(scores[name]),
+        skill=skill,
+        geh_by_volume={
+            "unseen": volume_classes(scores[name], split.unseen),
+            "at_sensors": volume_classes(scores[name], split.seen),
+        },
     )
 
 
@@ -423,12 +445,6 @@ def _rows(
             )
         )
     return tuple(rows)
-
-
-def _node_mean(scores: Scores, what: int) -> NDArray[np.float64]:
-    """[N] mean per cell of one of the sums of `Scores.cell_sums`; NaN if a node has no cells."""
-    cells = scores.cell_sums.sum(1)
-    return np.where(cells[0] > 0, cells[what] / np.maximum(cells[0], 1), np.nan)
 
 
 def _note(scores: Scores, split: Split) -> str:

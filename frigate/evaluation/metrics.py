@@ -24,6 +24,8 @@ from frigate.text import three_digits
 
 GOOD_GEH = 5.0
 DRAWS = 1000
+VOLUMES = ("below 100", "100 to 700", "700 to 2,700", "2,700 or more")  # vehicles an hour: planners' usual classes
+VOLUME_EDGES = (100.0, 700.0, 2700.0)
 
 Sums = NDArray[np.float64]
 
@@ -87,6 +89,7 @@ class Scores:
         self.hour_steps = steps if steps <= horizon else 0  # 0: no hourly sums
         self._cells: Tensor | None = None  # [5,H,N] count, |e|, e^2, sMAPE, |y|
         self._hours: Tensor | None = None  # [2,N] hourly sums, those with GEH < 5
+        self._volumes: Tensor | None = None  # [C,3,N] hourly sums of each size, those with GEH < 5, sums of GEH
 
     @classmethod
     def from_sums(cls, cells: Sums, hours: Sums, *, step_s: int, quantity: str) -> Scores:
@@ -115,7 +118,16 @@ class Scores:
             by_hour = (len(target), -1, self.hour_steps, self.num_nodes)  # drops steps after the last whole hour
             p, y, observed = (x[:, :used].reshape(by_hour) for x in (p, y, target_observed))
             whole = observed.all(2)
-            good = whole & (geh(p.sum(2), y.sum(2)) < GOOD_GEH)
+            off = geh(p.sum(2), y.sum(2))
+            good = whole & (off < GOOD_GEH)
+            size = torch.bucketize(y.sum(2), torch.tensor(VOLUME_EDGES, dtype=y.dtype, device=y.device), right=True)
+            of_class = [whole & (size == k) for k in range(len(VOLUMES))]
+            sums_of = [
+                torch.stack([x.double().sum((0, 1)) for x in (mask, mask & good, torch.where(mask, off, 0.0))])
+                for mask in of_class
+            ]
+            volumes = torch.stack(sums_of)
+            self._volumes = volumes if self._volumes is None else self._volumes + volumes
             hours = torch.stack([x.double().sum((0, 1)) for x in (whole, good)])
             self._hours = hours if self._hours is None else self._hours + hours
 
@@ -130,6 +142,13 @@ class Scores:
     def hour_sums(self) -> Sums:
         """[2,N] number of hourly sums, and of those with GEH < 5."""
         return np.zeros((2, self.num_nodes)) if self._hours is None else np.asarray(self._hours.cpu().numpy())
+
+    @property
+    def volume_sums(self) -> Sums:
+        """[C,3,N] of each of VOLUMES: number of hourly sums, of those with GEH < 5, and the sum of GEH."""
+        if self._volumes is None:
+            return np.zeros((len(VOLUMES), 3, self.num_nodes))
+        return np.asarray(self._volumes.cpu().numpy())
 
     def summary(self, nodes: NDArray[np.bool_], *, seed: int = 0) -> Summary | None:
         """All steps ahead, pooled over these nodes [N]; None if they have no cells."""

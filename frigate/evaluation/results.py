@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from frigate.errors import SettingsError
 from frigate.evaluation.coverage import IntervalScores
 from frigate.evaluation.metrics import Measure, Summary
+from frigate.evaluation.places import PlaceSkill, VolumeClass
 from frigate.notebook import card, table
 from frigate.text import table_lines, unit_text
 
@@ -83,10 +85,13 @@ class Evaluation:
     seed: int  # of the intervals
     node_mae: NDArray[np.float64] = field(repr=False, compare=False)  # [N] the model's; NaN without readings
     node_mean: NDArray[np.float64] = field(repr=False, compare=False)  # [N] mean size of the readings scored
-    best_node_mae: NDArray[np.float64] | None = field(repr=False, compare=False)  # [N] the best baseline's
+    best_node_mae: NDArray[np.float64] | None = field(repr=False, compare=False)  # [N] of the best possible there
+    node_geh: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)  # [N] mean; None: no counts
     own_past: tuple[ScoreRow, ...] = ()  # baselines for sensors only, if `rows` are of unseen nodes
     minus_best: Comparison | None = None  # None: there is no baseline
     intervals: IntervalScores | None = None  # None: the run has no intervals
+    skill: tuple[PlaceSkill, ...] = ()  # without a sensor, and at sensors
+    geh_by_volume: Mapping[str, tuple[VolumeClass, ...]] = field(default_factory=dict)  # "unseen" and "at_sensors"
 
     def __repr__(self) -> str:
         lines, _ = table_lines(self.table_rows(), width=sys.maxsize)
@@ -131,6 +136,10 @@ class Evaluation:
             "rows": [row.to_json() for row in self.rows],
             "own_past": [row.to_json() for row in self.own_past],
             "intervals": None if self.intervals is None else self.intervals.to_json(),
+            "skill": [asdict(each) for each in self.skill],
+            "geh_by_volume": {
+                where: [each.to_json() for each in classes] for where, classes in self.geh_by_volume.items()
+            },
         }
 
     def table_rows(self) -> TextTable:
@@ -155,6 +164,19 @@ class Evaluation:
             return ""
         best = self.minus_best
         return f"MAE minus that of the best baseline, {best.baseline}: {_with_interval(best.mae, signed=True)}."
+
+    def volume_table(self) -> TextTable:
+        """GEH by hourly volume, without a sensor or else at sensors; empty for gauges."""
+        classes = self.geh_by_volume.get("unseen") or self.geh_by_volume.get("at_sensors") or ()
+        return [
+            {
+                "vehicles an hour": each.name,
+                "hourly counts": f"{each.hours:,}",
+                "GEH<5 %": f"{each.good:.1f}",
+                "mean GEH": f"{each.mean:.2f}",
+            }
+            for each in classes
+        ]
 
     def detail_tables(self) -> dict[str, TextTable]:
         """Title -> table of MAE: by step ahead, traffic volume and roads to the nearest sensor. Without empty ones."""

@@ -38,7 +38,8 @@ from frigate.nn.network_views import NetworkViews, named
 from frigate.nn.predictor import Predictor
 from frigate.nn.windows import Edit, Windows
 from frigate.roads.nearest_sensors import hops_to
-from frigate.training.intervals import Intervals, Surroundings
+from frigate.training.intervals import Surroundings
+from frigate.training.predictive import Cells
 from frigate.training.run import Run
 
 MAX_AHEAD_S = 14 * DAY_S
@@ -226,13 +227,23 @@ class Forecaster:
 
     def bands(self, current: Ints, values: Floats, level: float, *, edit: Edit | None = None) -> tuple[Floats, Floats]:
         """[B,H,N] the lower and upper ends of the intervals of `values`, the forecasts of these windows."""
+        intervals = self.run.require_intervals(level)
         ends = []
         for snapshot, made in zip(np.asarray(current).tolist(), values, strict=True):
-            changes = self.node_changes(self.networks_ahead(snapshot, edit=edit), stop=snapshot + 1)
-            times_s = self.stream.steps.times_s(snapshot + 1, snapshot + 1 + len(made))
-            ends.append(self._band(np.asarray(made, np.float64), times_s, changes, level, stop=snapshot + 1)[:2])
+            ends.append(intervals.band(*self.cells(snapshot, made, edit=edit), level)[:2])
         lower, upper = (np.asarray(of, np.float32).reshape(values.shape) for of in zip(*ends, strict=True))
         return lower, upper
+
+    def cells(self, current: int, values: Floats, *, edit: Edit | None = None) -> tuple[Cells, NDArray[np.bool_]]:
+        """What intervals of `values` [H,N], the forecast of this window, depend on; and which nodes have a sensor."""
+        stop = current + 1
+        changes = self.node_changes(self.networks_ahead(current, edit=edit), stop=stop)
+        around = self._surroundings(stop)
+        clock = self._clock(self.stream.steps.times_s(stop, stop + len(values)))
+        return around.cells(np.asarray(values, np.float64), clock, changes), around.sensor
+
+    def _clock(self, times_s: Ints) -> Ints:
+        return wall_clock(times_s + utc_offsets_s(times_s, self.stream.timezone))
 
     def _forecast_nodes(self, network: RoadNetwork) -> NDArray[np.bool_]:
         return forecast_nodes(network, self.usual_roads, self.stream.quantity)
@@ -340,21 +351,22 @@ class Forecaster:
         first_step: int = 1,
     ) -> tuple[NDArray[np.floating], NDArray[np.floating], tuple[str, ...]]:
         intervals = self.run.require_intervals(level)
-        around = self._surroundings(intervals, stop)
-        clock = wall_clock(times_s + utc_offsets_s(times_s, self.stream.timezone))
+        around = self._surroundings(stop)
+        clock = self._clock(times_s)
         cells = around.cells(values, clock, changes, first_step=first_step)
         sensor = around.sensor
         if rows is not None:
             cells, sensor = cells.of_nodes(rows), sensor[rows]
         return intervals.band(cells, sensor, level)
 
-    def _surroundings(self, intervals: Intervals, stop: int | None) -> Surroundings:
+    def _surroundings(self, stop: int | None) -> Surroundings:
         windows = self.windows(stop)
         if self._around is None or self._around[0] is not windows:
             sensors = self.inputs(stop)
             row = self.stream.network.same_nodes(self.run.nodes)
             own = np.zeros(self.run.nodes.num_nodes)
-            own[self.run.split.seen] = intervals.own
+            if self.run.intervals is not None:
+                own[self.run.split.seen] = self.run.intervals.own
             demands = windows.views.demands
             around = Surroundings.of(
                 sensors,

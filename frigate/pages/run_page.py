@@ -34,6 +34,7 @@ Floats = NDArray[np.float32]
 MAX_VALUES = 5_000_000  # over all times: about 13 MB in the file
 DROPPED_BITS = 13  # of the 23 bits of a float32 mantissa: values are within 0.05 %
 EVERY = (1, 2, 3, 4, 6, 12, 24, 48)  # a large city shows every 2nd, 3rd, ... time only
+GEH_EDGES = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0)  # below 5 is a good match, above 10 is none
 TEST_PERIOD = "Mean of the test period"
 SKILLS = (
     "half the error or less",
@@ -197,18 +198,22 @@ def _shown_band(band: Band | None, shown: slice) -> Band | None:
 
 
 def _score_layers(day: Day, evaluation: Evaluation) -> list[Layer]:
-    """The error at each scored node, relative to its traffic and to the best baseline."""
-    error = Values(
-        _relative_error(day, evaluation)[None],
-        Unit("% of the traffic there"),
-        Colours("error", (5, 10, 20, 35, 50, 100)),
-    )
-    layers = [Layer("error", "Error relative to traffic", None, error, note=TEST_PERIOD)]
-    baseline = best_baseline(evaluation)
-    if evaluation.best_node_mae is not None and baseline is not None:
-        unit = Unit(f"% error, beside {baseline.name}")
+    """The error at each scored node, and that beside the best simple forecast that is possible there."""
+    if evaluation.node_geh is not None:
+        geh = np.where(_scored(day), evaluation.node_geh, np.nan).astype(np.float32)
+        error, title = (
+            Values(geh[None], Unit("mean GEH of hourly counts"), Colours("error", GEH_EDGES)),
+            "Error, as GEH",
+        )
+    else:
+        share = _relative_error(day, evaluation)[None]
+        error = Values(share, Unit("% of the mean there"), Colours("error", (5, 10, 20, 35, 50, 100)))
+        title = "Error relative to the mean"
+    layers = [Layer("error", title, None, error, note=TEST_PERIOD)]
+    if evaluation.best_node_mae is not None:
+        unit = Unit("% error, beside the best simple forecast")
         skill = Values(_skill(day, evaluation)[None], unit, Colours("change", (-50, -20, -5, 5, 20, 50), SKILLS))
-        layers.append(Layer("skill", f"Skill against {baseline.name}", None, skill, note=TEST_PERIOD))
+        layers.append(Layer("skill", "Skill against the best simple forecast", None, skill, note=TEST_PERIOD))
     return layers
 
 
@@ -272,21 +277,20 @@ def _rounded(values: NDArray[np.floating]) -> NDArray[np.float32]:
     return rounded(values, DROPPED_BITS)
 
 
-def _scored(day: Day, evaluation: Evaluation) -> NDArray[np.bool_]:
-    split = day.run.split
-    return split.unseen if evaluation.model.unseen is not None else split.seen
+def _scored(day: Day) -> NDArray[np.bool_]:
+    return day.run.split.unseen | day.run.split.seen
 
 
 def _relative_error(day: Day, evaluation: Evaluation) -> NDArray[np.float32]:
     """[N] the error in % of the mean reading, at the scored nodes."""
-    known = _scored(day, evaluation) & (evaluation.node_mean > 0)
+    known = _scored(day) & (evaluation.node_mean > 0)
     share = evaluation.node_mae / np.where(known, evaluation.node_mean, 1)
     return np.where(known, 100 * share, np.nan).astype(np.float32)
 
 
 def _skill(day: Day, evaluation: Evaluation) -> NDArray[np.float32]:
-    """[N] by how many % the error exceeds the best baseline's, at the scored nodes; below 0 is better."""
+    """[N] by how many % the error exceeds that of the best simple forecast there; below 0 is better."""
     assert evaluation.best_node_mae is not None
-    known = _scored(day, evaluation) & (evaluation.best_node_mae > 0)
+    known = _scored(day) & (evaluation.best_node_mae > 0)
     share = evaluation.node_mae / np.where(known, evaluation.best_node_mae, 1)
     return np.where(known, 100 * (share - 1), np.nan).astype(np.float32)

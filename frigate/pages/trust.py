@@ -40,6 +40,9 @@ def trust_panel(day: Day, evaluation: Evaluation, note: str) -> Panel:
             styles=[row.kind for row in evaluation.rows],
         ),
         panels.words(evaluation.footnote, style="note"),
+        *_by_place(evaluation),
+        *_by_volume(evaluation),
+        *_calibration(evaluation),
         _by_step(day, evaluation),
         *([] if by_hops is None else [by_hops]),
         panels.details("Glossary", panels.terms(_glossary(day, evaluation))),
@@ -120,6 +123,62 @@ def _interval(measure: Measure) -> str:
     return f"95 % interval {three_digits(measure.low)} to {three_digits(measure.high)}"
 
 
+def _by_place(evaluation: Evaluation) -> list[panels.Block]:
+    """How many places gain by the model."""
+    if not evaluation.skill:
+        return []
+    said = "At each place, against the best simple forecast that is possible there; with a sensor, also its own past."
+    rows = [
+        [f"{each.places:,} {each.where}", each.baseline, f"{each.better:.0f} %", f"{each.much_better:.0f} %"]
+        for each in evaluation.skill
+    ]
+    columns = ["places", "beside", "less error", "a fifth less"]
+    return [
+        panels.heading("Place by place", level=3),
+        panels.words(said),
+        panels.table("Place by place", columns, rows, left=2),
+        panels.layer_buttons({"skill": "Skill on the map", "error": "Error on the map"}),
+    ]
+
+
+def _by_volume(evaluation: Evaluation) -> list[panels.Block]:
+    rows = evaluation.volume_table()
+    if not rows:
+        return []
+    where = "without a sensor" if evaluation.geh_by_volume.get("unseen") else "at sensors"
+    return [
+        panels.heading(f"GEH by hourly volume, {where}", level=3),
+        panels.table("GEH by hourly volume", list(rows[0]), [list(row.values()) for row in rows]),
+    ]
+
+
+def _calibration(evaluation: Evaluation) -> list[panels.Block]:
+    """How often intervals of each level hold."""
+    found = evaluation.intervals
+    if found is None or not found.calibration:
+        return []
+    levels = [each.level for each in found.calibration]
+    lines = [
+        panels.ChartLine("without a sensor", "forecast", [each.unseen for each in found.calibration]),
+        panels.ChartLine("at sensors", "other", [each.at_sensors for each in found.calibration]),
+        panels.ChartLine("as it should be", "observed", levels),
+    ]
+    known = [line for line in lines if any(value is not None for value in line.values)]
+    names = [f"{level:g} %" for level in levels]
+    drift = [] if found.drift is None else [panels.words(found.drift.line(), style="note")]
+    return [
+        panels.heading("Do intervals hold?", level=3),
+        panels.words(found.line()),
+        panels.chart("How often intervals of each level hold", Unit("% of hours and places"), known, names=names),
+        panels.words(
+            "Counts are whole numbers, so intervals of quiet places hold more often than asked: none is narrower than "
+            "one number.",
+            style="note",
+        ),
+        *drift,
+    ]
+
+
 def _by_step(day: Day, evaluation: Evaluation) -> panels.Block:
     ahead = [duration((step + 1) * evaluation.step_s) for step in range(evaluation.horizon)]
     return _chart("Error by time ahead", day, evaluation, ahead, lambda row: row.by_step)
@@ -173,7 +232,11 @@ def _glossary(day: Day, evaluation: Evaluation) -> list[tuple[str, str]]:
             "How much of a sensor the forecast replaces: 0 % is one constant for the whole city; "
             "100 % is as good as knowing the intersection's own median for that hour and type of day.",
         ),
-        ("error relative to traffic", "The mean absolute error of an intersection divided by its mean reading."),
+        (
+            "GEH",
+            "The difference of an hourly count and its forecast, relative to about the square root of their mean: "
+            "below 5 is a good match, above 10 is none.",
+        ),
         (
             "roads to the nearest sensor",
             "The least number of roads between an intersection and a sensor, in either direction.",
@@ -190,4 +253,4 @@ def _glossary(day: Day, evaluation: Evaluation) -> list[tuple[str, str]]:
             f"output: the next {evaluation.horizon}.",
         ),
     ]
-    return [(term, text) for term, text in terms if term != "GEH<5" or evaluation.quantity == "count"]
+    return [(term, text) for term, text in terms if not term.startswith("GEH") or evaluation.quantity == "count"]

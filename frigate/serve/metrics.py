@@ -79,6 +79,13 @@ class _ServiceState(Collector):
             yield _gauge("frigate_forecast_age_seconds", "Age of the latest forecast", age_s)
         yield _gauge("frigate_step_seconds", "Time between forecasts", service.city.step_s)
         yield _gauge("frigate_clock_error", "Whether the clock's last turn failed", bool(clock.error))
+        drift = service.known_drift
+        worse, pays = (False, False) if drift is None else (bool(drift.told), drift.retraining_pays)
+        yield _gauge("frigate_drift", "Whether forecasts at sensors are worse than promised", worse)
+        yield _gauge("frigate_retraining_pays", "Whether training again would help", pays)
+        if drift is not None:
+            yield _gauge("frigate_sensor_error_ratio", "Error at sensors over the promised one, last day", drift.error)
+            yield _gauge("frigate_sensor_coverage_percent", "Intervals that held at sensors, last day", drift.coverage)
         yield _gauge("frigate_event_streams", "Open event streams", self._events.listeners)
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import torch
 
+from frigate.calendar import DAY_S
 from frigate.city.city import City
 from frigate.errors import FrigateError
 from frigate.serve.auth import TokenCheck
@@ -23,13 +24,16 @@ from frigate.serve.lease import BEAT_S
 from frigate.serve.memory import give_back_memory
 from frigate.serve.quarantine import Quarantine
 from frigate.serve.replay_time import ReplayTime
+from frigate.serve.scoring import drift
 from frigate.serve.steady_time import SteadyTime, since_boot_s
 from frigate.serve.store import Store
+from frigate.training.promise import Drift
 from frigate.training.run import Run
 
 LOG = logging.getLogger("frigate.serve")
 LONGEST_WAIT_S = 5.0  # the system's clock may jump meanwhile
 ANY_TIME_S = 1e10
+DRIFT_S = DAY_S  # before the latest forecast: a whole day, so that no hour counts more than another
 GIVE_BACK_S = 60.0  # between hints to the system that memory is free again
 PROBE_S = 5.0  # between looks at the store
 REPLAY_WAIT_S = 0.25  # another process may have been told the time
@@ -92,6 +96,8 @@ class Service:
         self.latest = Latest(self.engine)
         self.gate = TokenCheck(store)
         self.store_fault = ""  # why nothing can be written to the store
+        self._drift: tuple[int | None, Drift | None] | None = None  # and the forecast after which it was found
+        self._comparing = threading.Lock()
         self._ended = threading.Event()
         self._awake = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -121,6 +127,24 @@ class Service:
         """Whether a forecast issued then should have been superseded by now."""
         return self.now() - issued_s > 2 * self.city.step_s + self.clock.grace_s
 
+    def drift(self) -> Drift | None:
+        """Whether forecasts of the last day were as promised at sensors; None if that is not known."""
+        issued_s = self.store.state()[0]
+        with self._comparing:
+            if self._drift is None or self._drift[0] != issued_s:
+                promise = None if self.engine.run.intervals is None else self.engine.run.intervals.promise
+                since_s = (issued_s or 0) - DRIFT_S
+                found = drift(self.store, self.city, promise, since_s=since_s)
+                if found is not None and found.told and not (self._drift and self._drift[1] and self._drift[1].told):
+                    LOG.warning("forecasts are no longer as promised", extra={"told": " ".join(found.told)})
+                self._drift = issued_s, found
+            return self._drift[1]
+
+    @property
+    def known_drift(self) -> Drift | None:
+        """What `drift` said last, without a look into the store."""
+        return None if self._drift is None else self._drift[1]
+
     def probe_store(self) -> None:
         """Find out whether the store can be written, and what other processes have put into quarantine."""
         try:
@@ -144,6 +168,13 @@ class Service:
                 self.clock.beat()
             except FrigateError:
                 LOG.debug("the clock's lease cannot be kept")  # whatever writes to the store logs the reason
+
+    def _compare(self) -> None:
+        """Keep what is known of drift up to date, for the metrics of every process."""
+        try:
+            self.drift()
+        except Exception as error:  # the clock goes on
+            LOG.debug("drift cannot be found", extra={"error": repr(error)})
 
     def _turn(self) -> None:
         # Leave a core free for requests. Without it, the slowest 1 % of requests take three times as long during a
@@ -169,5 +200,6 @@ class Service:
                 if last_error != self.clock.state.error:  # log it once, not at every attempt
                     own = isinstance(error, FrigateError)
                     LOG.error("forecast failed", extra={"error": str(error)}, exc_info=None if own else error)
+            self._compare()
             longest_s = LONGEST_WAIT_S if self.replay is None else REPLAY_WAIT_S
             self._awake.wait(min(self.clock.wait_s(), longest_s))

@@ -54,7 +54,7 @@ PREFIX = "checkpoint-"
 MUST_MATCH_ON_RESUME = ("network", "changes", "start_s", "snapshots", "timezone", "excluded", "readings")  # TrainedOn
 WEIGHTS, STATE, USUAL_COUNTS = "weights.safetensors", "state.safetensors", "usual_counts.safetensors"
 TRAINING, METRICS, INTERVALS = ".frigate-training", "metrics.jsonl", "intervals.json"
-INTERVALS_FORMAT = 1
+INTERVALS_FORMAT = 2
 T = TypeVar("T")
 
 
@@ -156,10 +156,10 @@ def _load_intervals(folder: Path, run: Run, weights: str) -> Intervals | None:
         kept = data.pop("digest", None)
         if sealed(data)["digest"] != kept:
             raise CheckpointError(f"{path}: damaged, or changed since it was written. {remedy}")
-        if data["format"] != INTERVALS_FORMAT:
+        if data["format"] not in range(1, INTERVALS_FORMAT + 1):  # those before are measured again
             this = f"this version reads {INTERVALS_FORMAT}"
             raise CheckpointError(f"{path}: format {data['format']!r}, {this}. {remedy}")
-        if data["weights"] != weights:
+        if data["weights"] != weights or data["format"] != INTERVALS_FORMAT:
             return None
         seen = int(run.split.seen.sum())
         return Intervals.from_json(data["intervals"], nodes=seen, quantity=run.trained_on.quantity)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -31,10 +32,11 @@ from frigate.training.predictive import (
     fit_counts,
     fit_gauges,
 )
+from frigate.training.promise import Promise
 
 DEFAULT_LEVEL = 90.0  # percent: of stored forecasts, evaluations and pages
 BUSY_GROUPS = 6  # of cells, by the size that is expected
-CLOSURE = 0.5  # standard deviation of log flow per unit of its predicted change, where no closure is on record
+CLOSURE = 0.5  # of a predicted change is in doubt where no closure is on record: simulated closures, docs/intervals.md
 CLOSURES = np.arange(0, 2.05, 0.1)  # values to choose from where there are
 CLOSURE_LEVEL = 90.0
 OWN_PRIOR = 24  # usual cells that a sensor's own errors are added to
@@ -109,6 +111,12 @@ class Calibration:
     def band(self, cells: Cells, level: float) -> tuple[Floats, Floats]:
         return self.law.band(cells, self.scores.quantile(level)[self.groups(cells)])
 
+    def held(self, cells: Cells, truth: Floats, levels: Sequence[float]) -> NDArray[np.bool_]:
+        """[L,n] whether the true values of flat cells are in their intervals at each of these levels."""
+        score, group = self.law.score(cells, truth), self.groups(cells)
+        within = np.stack([score <= self.scores.quantile(level)[group] for level in levels])
+        return within | (truth == np.rint(cells.forecast)) if isinstance(self.law, CountLaw) else within
+
     def borrows(self, cells: Cells, level: float) -> NDArray[np.bool_]:
         """The cells whose group has too few sensors of its own for this level."""
         return np.asarray(self.scores.borrows(level)[self.groups(cells)])
@@ -121,6 +129,7 @@ class Intervals:
     places: Calibration  # without a sensor
     sensors: Calibration | None  # None: no sensor has readings to calibrate with
     own: NDArray[np.float64]  # [n] see `Cells`; of the seen nodes of the run
+    promise: Promise | None = None  # at sensors; None: too few readings to promise anything
 
     def band(self, cells: Cells, sensor: NDArray[np.bool_], level: float) -> tuple[Floats, Floats, tuple[str, ...]]:
         """The lower and upper ends [H,N] of a forecast's intervals at this level in percent, and notices.
@@ -141,6 +150,16 @@ class Intervals:
                 alone[where] = calibration.borrows(some, level)
                 borrowing = int(alone.reshape(-1, shape[-1]).any(0).sum())
         return lower, upper, self._notices(borrowing, level)
+
+    def held(
+        self, cells: Cells, sensor: NDArray[np.bool_], truth: Floats, levels: Sequence[float]
+    ) -> NDArray[np.bool_]:
+        """[L,H,N] whether these true values are in the intervals of a forecast at each of these levels in percent."""
+        shape = cells.forecast.shape
+        found = np.zeros((len(levels), *shape), bool)
+        for calibration, where in self._kinds(np.isfinite(cells.forecast), np.broadcast_to(sensor, shape)):
+            found[:, where] = calibration.held(cells.take(where), truth[where], levels)
+        return found
 
     def checked(self, level: float) -> float:
         """The level; SettingsError if the sensors are too few for it."""
@@ -186,16 +205,19 @@ class Intervals:
             "places": _calibration_json(self.places),
             "sensors": sensors,
             "own": [float(f"{each:.3g}") for each in self.own.tolist()],
+            "promise": None if self.promise is None else asdict(self.promise),
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any], *, nodes: int, quantity: str) -> Intervals:
         """Intervals of a run with this many seen nodes; an error that says what is wrong."""
-        require(set(data) == {"places", "sensors", "own"}, "intervals", list(data), "give places, sensors and own")
+        names = {"places", "sensors", "own", "promise"}
+        require(set(data) == names, "intervals", list(data), f"give {', '.join(sorted(names))}")
         own = _numbers(data["own"], "own", nodes)
         places = _read_calibration(data["places"], quantity)
         sensors = None if data["sensors"] is None else _read_calibration(data["sensors"], quantity)
-        return cls(places, sensors, own)
+        promise = None if data["promise"] is None else Promise.from_json(data["promise"])
+        return cls(places, sensors, own, promise)
 
 
 def fit_intervals(
@@ -256,7 +278,7 @@ def _calibrate(
 
 
 def _closure(made: Calibration, law: CountLaw, cells: Cells, truth: Floats, sensor: Ints) -> float:
-    """The least widening with which the cells on changed roads are covered as often as they should be."""
+    """The least doubt of the change with which the cells on changed roads are covered as often as they should be."""
     _, which, count = np.unique(sensor, return_inverse=True, return_counts=True)
     if len(count) < least_sensors(CLOSURE_LEVEL):
         return CLOSURE

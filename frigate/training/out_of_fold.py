@@ -8,12 +8,13 @@ loss knew the sensors that it forecasts here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from frigate.calendar import DAY_S
 from frigate.city.split import windows_in
 from frigate.draws import keys_of
 from frigate.nn.predictor import Predictor
@@ -22,6 +23,7 @@ from frigate.progress import Progress
 from frigate.roads.nearest_sensors import hops_to
 from frigate.training.intervals import Intervals, Surroundings, fit_intervals
 from frigate.training.predictive import Cells, cells_together
+from frigate.training.promise import LEVEL, Promise, Tally
 from frigate.training.run import RunOnCity
 from frigate.training.trainer import spread
 
@@ -38,6 +40,7 @@ class _Flat:
     cells: Cells
     truth: Floats
     sensor: NDArray[np.int64]  # row in the city
+    day: int  # of the forecast
 
 
 def measured_intervals(
@@ -70,12 +73,31 @@ def measured_intervals(
             read.append(_flat(run, cells, snapshot, np.flatnonzero(around.sensor)))
         if progress is not None:
             progress(k + 1, len(folds), "")
-    return fit_intervals(
+    known = _together(run, read)
+    intervals = fit_intervals(
         _together(run, left_out),
-        _together(run, read),
+        known,
         nodes=int(run.split.seen.sum()),
         quantity=run.city.stream.quantity,
     )
+    if intervals is None or intervals.sensors is None or not intervals.allows(LEVEL):
+        return intervals
+    return replace(intervals, promise=_promise(intervals, known, _days(run, read)))
+
+
+def _promise(
+    intervals: Intervals, known: tuple[Cells, Floats, NDArray[np.int64]], day: NDArray[np.int64]
+) -> Promise | None:
+    """What the forecasts at sensors were like on each day."""
+    cells, truth, sensor = known
+    cells = replace(cells, own=intervals.own[sensor])
+    lower, upper, _ = intervals.band(cells, np.ones(len(truth), bool), LEVEL)
+
+    def of_day(number: int) -> Tally:
+        at = day == number
+        return Tally.of(cells.forecast[at], truth[at], lower[at], upper[at], sensor[at], len(intervals.own))
+
+    return Promise.of([of_day(number) for number in np.unique(day).tolist()])
 
 
 def _forecast(
@@ -112,17 +134,29 @@ def _flat(run: RunOnCity, cells: Cells, snapshot: int, rows: NDArray[np.int64]) 
     stream = run.city.stream
     step, at = np.nonzero(stream.observed[ahead, rows])
     where = step, rows[at]
-    return _Flat(cells.take(where), stream.values[ahead][where].astype(np.float64), where[1])
+    day = int((stream.times_s[snapshot] + stream.utc_offset_s[snapshot]) // DAY_S)
+    return _Flat(cells.take(where), stream.values[ahead][where].astype(np.float64), where[1], day)
 
 
 def _together(run: RunOnCity, parts: list[_Flat]) -> tuple[Cells, Floats, NDArray[np.int64]]:
     """All cells, the truth, and each sensor's number among the run's seen nodes; in an order that no table decides."""
     cells = cells_together([part.cells for part in parts])
     truth, sensor = (np.concatenate([getattr(part, name) for part in parts]) for name in ("truth", "sensor"))
-    order = np.argsort(keys_of(run.city.stream.node_ids)[sensor], kind="stable")
+    order = _order(run, sensor)
     number = np.cumsum(run.run.split.seen) - 1
     row_in_run = run.city.network.same_nodes(run.run.nodes)
     return cells.take(order), truth[order], number[row_in_run[sensor[order]]]
+
+
+def _days(run: RunOnCity, parts: list[_Flat]) -> NDArray[np.int64]:
+    """The day of each cell, in the order of `_together`."""
+    sensor = np.concatenate([part.sensor for part in parts])
+    day = np.concatenate([np.full(len(part.truth), part.day) for part in parts])
+    return np.asarray(day[_order(run, sensor)], np.int64)
+
+
+def _order(run: RunOnCity, sensor: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.argsort(keys_of(run.city.stream.node_ids)[sensor], kind="stable")
 
 
 def _folds(run: RunOnCity) -> list[NDArray[np.bool_]]:

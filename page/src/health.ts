@@ -4,7 +4,7 @@ import type { App } from "./app";
 import { chart, namesAxis, timesAxis } from "./chart";
 import { away, count, h, number, percent } from "./dom";
 import { unitText } from "./network";
-import type { Accuracy, SensorState } from "./service";
+import type { Accuracy, Drift, SensorState } from "./service";
 
 const LISTED = 100;
 const STATES: Record<SensorState["state"], string> = { stuck: "stuck: the same value for too long", silent: "silent", late: "late", ok: "in order" };
@@ -16,7 +16,16 @@ export function later<T>(answer: Promise<T>, draw: (value: T) => Node): Node {
   return box;
 }
 
-export function accuracyPanel(app: App, { overall, by_hour, by_step, worst }: Accuracy): Node {
+/** Whether the run is still as good as it was when training ended. */
+function driftWords({ error, coverage, coverage_promised, told }: Drift): Node {
+  const now = `At sensors over the last day, the error is ${error.toFixed(2)} times what it was in such traffic when training ended; 90 % intervals hold for ${Math.round(coverage)} %, and held for ${Math.round(coverage_promised)} % then.`;
+  return h("div", { class: told.length ? "drift told" : "drift" },
+    h("h3", {}, told.length ? "No longer as promised" : "As promised"),
+    h("p", {}, now),
+    ...told.map((text) => h("p", { class: "error", role: "alert" }, text)));
+}
+
+export function accuracyPanel(app: App, { overall, by_hour, by_step, worst, drift }: Accuracy): Node {
   const { network } = app;
   if (overall.mae === null || !overall.count) return h("div", {}, h("h2", {}, "Live accuracy"), h("p", {}, "No forecast can be scored yet: its readings have not come in. Check again after the next steps."));
   const less = overall.mae_persistence ? 1 - overall.mae / overall.mae_persistence : NaN;
@@ -29,6 +38,7 @@ export function accuracyPanel(app: App, { overall, by_hour, by_step, worst }: Ac
     ),
     Number.isFinite(less) && h("p", {}, less > 0 ? `${percent(less)} less error than the last reading.` : `${percent(-less)} more error than the last reading.`),
     h("p", { class: "note" }, `${overall.count.toLocaleString("en-GB")} pairs of forecast and reading.`),
+    drift && driftWords(drift),
     by_hour.length > 1 && chart({ title: "By hour", unit: unitText(network.unit), lines: [{ name: "error", css: "forecast", points: by_hour.map(({ time, mae }) => [Date.parse(time), mae ?? NaN]) }], ...timesAxis(app.time) }),
     by_step.length > 1 && chart({
       title: "By time ahead", unit: unitText(network.unit), lines: [{ name: "error", css: "forecast", points: by_step.map(({ mae }, i) => [i, mae ?? NaN]) }],

@@ -48,6 +48,16 @@ export interface Accuracy {
   by_hour: { time: string; mae: number | null; count: number }[];
   by_step: { step: number; mae: number | null; count: number }[];
   worst: { node: NodeId; mae: number; count: number }[];
+  drift: Drift | null;
+}
+
+/** The last day at sensors against what was promised when training ended. */
+export interface Drift {
+  error: number; // relative to that when training ended, in such traffic
+  coverage: number; // percent
+  coverage_promised: number;
+  told: string[];
+  retraining_pays: boolean;
 }
 
 export interface SensorState {

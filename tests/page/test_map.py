@@ -274,6 +274,28 @@ def test_accuracy_and_sensors_have_panels(page: Page, live: LiveService) -> None
     assert faults(page) == []
 
 
+def test_the_page_tells_when_forecasts_are_no_longer_as_promised(page: Page, live: LiveService) -> None:
+    told = ["the error at sensors is 2.10 times what it was.", "Train again with readings of the new level."]
+
+    def worse(route: Route) -> None:
+        answer = route.fetch()
+        found = answer.json()
+        found["drift"] = found["drift"] or {"coverage_promised": 91.0, "retraining_pays": True}
+        found["drift"] |= {"error": 2.1, "coverage": 62.4, "told": told}
+        route.fulfill(response=answer, json=found)
+
+    page.get_by_role("tab", name="Accuracy").click()
+    page.get_by_text("Live accuracy").wait_for()
+    assert page.locator("#panel").get_by_text("No longer as promised").count() == 0
+    page.get_by_role("tab", name="Sensors").click()
+    page.route("**/v1/accuracy", worse)
+    page.get_by_role("tab", name="Accuracy").click()
+    page.get_by_text("No longer as promised").wait_for()
+    said = page.locator("#panel .drift").inner_text()
+    assert "2.10 times" in said and "62 %" in said and all(text in said for text in told)
+    assert faults(page) == []
+
+
 def test_a_new_forecast_and_a_restarted_service_show_by_themselves(browser: Browser, live: LiveService) -> None:
     with open_page(browser, live.link, forgive="Failed to load resource|ERR_|net::") as page:
         page.locator("body[data-connection=live]").wait_for()

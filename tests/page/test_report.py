@@ -96,6 +96,12 @@ def test_scores_places_and_the_closure_have_panels(browser: Browser, counts: str
         page.get_by_role("tab", name="How accurate is it?").click()
         assert "The model was trained on the sensors only" in panel.inner_text()
         assert panel.locator("table tbody tr").count() >= 8
+        shown = panel.inner_text()
+        assert (
+            "Place by place" in shown
+            and "GEH by hourly volume" in shown
+            and "How often intervals of each level" in shown
+        )
         page.keyboard.press("/")
         page.keyboard.type(str(small_run().nodes.node_ids[small_run().split.seen][0]))
         page.keyboard.press("Enter")

@@ -106,7 +106,12 @@ def test_nothing_is_fetched(made: MapFile) -> None:
 
 def test_the_scores_are_those_of_the_evaluation(made: MapFile) -> None:
     _, evaluation = judged()
-    (table,) = made.blocks("trust", "table")
+    table, places, volumes = made.blocks("trust", "table")
+    skill = evaluation.skill
+    assert [row[0] for row in places["rows"]] == [f"{each.places} {each.where}" for each in skill]
+    assert [each.where for each in skill] == ["without a sensor", "at sensors"]
+    assert [row[2] for row in places["rows"]] == [f"{each.better:.0f} %" for each in skill]
+    assert volumes["rows"] == [list(row.values()) for row in evaluation.volume_table()] != []
     assert table["styles"] == [row.kind for row in evaluation.rows]
     for row, cells in zip(table["rows"], evaluation.table_rows(), strict=True):
         shown = [cell if isinstance(cell, str) else f"{cell['text']} {cell['small']}" for cell in row]
@@ -176,25 +181,26 @@ def test_values_that_layers_share_are_stored_once(made: MapFile) -> None:
     assert len(set(stored)) == len(stored)
 
 
-def test_errors_are_relative_to_traffic_and_to_the_baseline(made: MapFile) -> None:
+def test_errors_are_geh_and_skill_is_beside_the_best_simple_forecast_there(made: MapFile) -> None:
     run, evaluation = judged()
     (error,) = made.values("error")
     (skills,) = made.values("skill")
-    assert evaluation.best_node_mae is not None
-    scored = run.split.unseen & np.isfinite(evaluation.node_mae)
-    assert scored.any()
-    np.testing.assert_array_equal(np.isfinite(error), scored)
-    np.testing.assert_allclose(error[scored], (100 * evaluation.node_mae / evaluation.node_mean)[scored], 1e-4)
+    assert evaluation.best_node_mae is not None and evaluation.node_geh is not None
+    shown = (run.split.unseen | run.split.seen) & np.isfinite(evaluation.node_geh)
+    assert shown[run.split.seen].any() and shown[run.split.unseen].any()
+    np.testing.assert_array_equal(np.isfinite(error), shown)
+    np.testing.assert_allclose(error[shown], evaluation.node_geh[shown], 1e-3)
     skill = 100 * (evaluation.node_mae / evaluation.best_node_mae - 1)
-    np.testing.assert_allclose(skills[scored], skill[scored], rtol=1e-3, atol=1e-2)
+    np.testing.assert_allclose(skills[shown], skill[shown], rtol=1e-3, atol=1e-2)
+    scored = run.split.unseen & np.isfinite(evaluation.node_mae)
     stream = run.city.stream
     (first, last) = run.split.test
     test = slice(first + run.settings.task.past, last)
     mean = [np.abs(stream.values[test, n][stream.observed[test, n]]).mean() for n in np.flatnonzero(scored)]
     assert np.corrcoef(mean, evaluation.node_mean[scored])[0, 1] > 0.99
     means = np.average(evaluation.node_mae[scored]), np.average(evaluation.best_node_mae[scored])
-    best = best_baseline(evaluation)
-    assert best is not None and best.unseen is not None and evaluation.model.unseen is not None
+    best = evaluation.row(evaluation.skill[0].baseline)
+    assert best.unseen is not None and evaluation.model.unseen is not None
     assert means == pytest.approx((evaluation.model.unseen.mae.value, best.unseen.mae.value), rel=0.05)
 
 

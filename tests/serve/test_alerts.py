@@ -144,6 +144,8 @@ ALARMS = {  # what a service tells of, minute by minute, and the alarm that come
     },
     "FrigateMqttDisconnected": {"frigate_mqtt_connected": "0x60"},
     "FrigateMqttWaits": {"frigate_mqtt_waiting": "1x60"},
+    "FrigateDrift": {"frigate_drift": "1x60"},
+    "FrigateTrainAgain": {"frigate_retraining_pays": "1x60"},
     "FrigateDescriptors": {"process_open_fds": "900x60", "process_max_fds": "1000x60"},
     "FrigateMemory": {"process_resident_memory_bytes": "3900000000x60"},
 }
@@ -164,6 +166,8 @@ WELL = {  # a service that is well raises none
     'frigate_request_seconds_bucket{route="/v1/readings",le="+Inf"}': "0+100x60",
     "frigate_mqtt_connected": "1x60",
     "frigate_mqtt_waiting": "0x60",
+    "frigate_drift": "0x60",
+    "frigate_retraining_pays": "0x60",
     "process_open_fds": "50x60",
     "process_max_fds": "1000x60",
     "process_resident_memory_bytes": "900000000x60",

@@ -88,13 +88,17 @@ def test_only_nodes_with_a_reading_then_and_before_are_judged(town: Town) -> Non
     forecasts[0, :, :7] = np.nan
     made = {int(times_s[k]): issued(town, int(times_s[k]), forecasts[0])}
     made[int(times_s[k - 2])] = issued(town, int(times_s[k - 2]), forecasts[1])
-    body = score_snapshot(k, times_s, values, made)
+    ends = np.sort(rng.uniform(0, 50, (2, HORIZON, N)), axis=0)
+    ends[:, :, 11:20] = np.nan
+    bands = dict.fromkeys(made, (ends[0], ends[1]))
+    body = score_snapshot(k, times_s, values, made, bands)
     assert body is not None
     found = unpack(body, "scores", row=(-1,), error=(-1,), count=(-1,), steps=(-1, 3))
     assert found is not None
     arrays = found[1]
     steps = np.zeros((k, 3))
     error, count = np.zeros(N), np.zeros(N, int)
+    tally = np.zeros((5, N))
     for ahead, forecast in ((0, forecasts[0]), (2, forecasts[1])):
         for node in range(N):
             last = values[k - ahead - 1, node]
@@ -102,11 +106,17 @@ def test_only_nodes_with_a_reading_then_and_before_are_judged(town: Town) -> Non
             naive = abs(last - values[k, node])
             if np.isfinite([off, naive]).all():
                 steps[ahead] += off, naive, 1
+                lower, upper = ends[:, ahead, node]
+                if np.isfinite(lower):
+                    truth = values[k, node]
+                    signed = truth - forecast[ahead, node]
+                    tally[:, node] += 1, off, upper - lower, signed, lower <= truth <= upper
                 error[node] += off
                 count[node] += 1
     np.testing.assert_allclose(arrays["steps"], steps, rtol=1e-5)
     np.testing.assert_array_equal(arrays["row"], np.flatnonzero(count))
     np.testing.assert_allclose(arrays["error"], error[count > 0], rtol=1e-5)
     np.testing.assert_array_equal(arrays["count"], count[count > 0])
+    np.testing.assert_allclose(arrays["tally"], tally[:, count > 0], rtol=1e-4, atol=1e-4)
     assert 0 < steps[0, 2] < N and steps[1].tolist() == [0, 0, 0]
     assert score_snapshot(k, times_s, values, {}) is None

@@ -63,6 +63,7 @@ def forecast_binary(request: Request, service: ServiceOf, level: Level = None) -
     if level is not None:
         service.engine.run.require_intervals(level)
     latest = service.latest.get()
+    drift = service.drift()
     now_s = service.now()
     closures = [closure_answer(each, now_s).model_dump() for each in service.store.closures(int(now_s))]
     meta = {
@@ -72,7 +73,7 @@ def forecast_binary(request: Request, service: ServiceOf, level: Level = None) -
         "version": service.city.version,
         "closures": closures,
         "stale": service.is_stale(latest.issued.issued_s),
-        "notices": list(latest.issued.forecast.notices),
+        "notices": [*latest.issued.forecast.notices, *(() if drift is None else drift.told)],
         "level": level,
     }
 

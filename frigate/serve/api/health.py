@@ -18,6 +18,7 @@ from frigate.serve.problems import problems
 from frigate.serve.scoring import accuracy
 from frigate.serve.sensors import sensor_health
 from frigate.serve.store import StoreGoneError
+from frigate.training.promise import Drift
 
 SENSORS_CACHED_S = 5
 router = APIRouter(prefix="/v1", route_class=GuardedRoute, tags=["health"], dependencies=[allow("read")])
@@ -44,6 +45,21 @@ class NodeScore(BaseModel):
     count: int
 
 
+class DriftState(BaseModel):
+    """The last day's forecasts at sensors against what was promised when training ended."""
+
+    error: float = Field(description="Error relative to that when training ended, in such traffic")
+    error_limit: float = Field(description="More is told")
+    coverage: float = Field(description="Percent of the 90 % intervals that held")
+    coverage_promised: float
+    coverage_limit: float = Field(description="Less is told")
+    bias: float | None = Field(description="Share of the error that has one sign at each sensor")
+    sensors: int
+    count: int = Field(description="Number of forecast-reading pairs")
+    told: list[str] = Field(description="What is no longer as promised, in sentences; empty if all is")
+    retraining_pays: bool
+
+
 class Accuracy(BaseModel):
     """Issued forecasts compared with the readings that followed."""
 
@@ -51,6 +67,7 @@ class Accuracy(BaseModel):
     by_hour: list[HourScore]
     by_step: list[StepScore]
     worst: list[NodeScore]
+    drift: DriftState | None = Field(description="null: nothing was promised, or there is too little to compare")
 
 
 @router.get("/accuracy", responses=problems())
@@ -64,9 +81,14 @@ def live_accuracy(
     issued_s = store.state()[0] or 0
 
     def score() -> Accuracy:
-        return Accuracy(**accuracy(store, city, since_s=issued_s - hours * 3600))
+        found = accuracy(store, city, since_s=issued_s - hours * 3600)
+        return Accuracy(**found, drift=_drift_state(state.service.drift()))
 
     return state.kept.get("accuracy", (issued_s, hours), score)
+
+
+def _drift_state(found: Drift | None) -> DriftState | None:
+    return None if found is None else DriftState(**found.to_json())
 
 
 class SensorState(BaseModel):
