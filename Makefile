@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PAGE := frigate/pages/static/offline.html
 
-.PHONY: demo test types unit test-page test-slow test-lowest coverage page docs format clean
+.PHONY: demo test types unit test-page test-slow test-hostile test-lowest coverage page docs format clean
 
 demo: .venv/installed $(PAGE)
 	$(BIN)/frigate demo -o demo
@@ -29,6 +29,10 @@ test-page: .venv/installed $(PAGE)
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow
+
+# Attacks on real services; FRIGATE_SEED=1 draws other ones. Each says what it took, and that all was as before.
+test-hostile: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m hostile -s
 
 # With the lowest version of every package that pyproject.toml allows, but torch: its builds take gigabytes.
 test-lowest: .venv-lowest/installed $(PAGE)

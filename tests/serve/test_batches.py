@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from typing import Any
 
 import polars as pl
 import pytest
@@ -29,25 +26,10 @@ from frigate.serve.batches import (
 )
 from frigate.serve.limits import Limits
 from frigate.serve.store import open_store
+from tests.support.foreign_bodies import TIME, arrow, good_bodies, mutated, table, with_number
 from tests.support.service import Served, Town, serve_town
 
 MOST = 1000
-TIME = datetime(2024, 3, 4, 8, tzinfo=UTC)
-
-
-def arrow(frame: pl.DataFrame, *, file: bool = False, **options: Any) -> bytes:
-    out = io.BytesIO()
-    (frame.write_ipc if file else frame.write_ipc_stream)(out, **options)
-    return out.getvalue()
-
-
-def table(rows: int = 3, **columns: Any) -> pl.DataFrame:
-    return pl.DataFrame({"node": ["1"] * rows, "time": [TIME] * rows, "value": [2.5] * rows} | columns)
-
-
-def with_number(body: bytes, old: int, new: int) -> bytes:
-    """Every length `old` in the bytes says `new`."""
-    return body.replace(struct.pack("<q", old), struct.pack("<q", new))
 
 
 def test_columns_may_stand_in_any_order() -> None:
@@ -171,54 +153,13 @@ def served(town: Town, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     store.close()
 
 
-def good_bodies(served: Served) -> list[tuple[str, bytes]]:
-    """Valid batches in every form, most of them Arrow."""
-    node = served.service.city.node_names[0]
-    now = datetime.fromtimestamp(served.time(), UTC)
-    frame = table(node=[node] * 3, time=[now] * 3)
-    frames = [
-        frame,
-        frame.with_columns(node=pl.lit(node).cast(pl.Categorical), time=served.time()),
-        frame.with_columns(node=None, time=None, value=None),
-        frame.with_columns(more=pl.lit("longer than what is stored in place"), lists=[[1, 2]] * 3),
-    ]
-    found = [
-        (ARROW[file], arrow(each, file=file, compression=compression))
-        for each in frames
-        for file in (False, True)
-        for compression in ("uncompressed", "zstd")
-    ]
-    rows = [{"node": node, "time": now.isoformat(), "value": value} for value in (1, 2.5, "3")]
-    return [*found, (JSON, json.dumps({"readings": rows}).encode()), (CSV, frame.write_csv().encode())]
-
-
-def mutated(body: bytes, draws: random.Random) -> bytes:
-    """The body after one to four of the things that happen to bytes."""
-    found = bytearray(body)
-    for _ in range(draws.randint(1, 4)):
-        at = draws.randrange(len(found) or 1)
-        kind = draws.randrange(7)
-        if kind == 0:
-            found[at : at + 1] = draws.randbytes(1)
-        elif kind == 1:
-            found[at : at + 4] = struct.pack("<i", draws.choice([0, 1, -1, 2**31 - 1, -(2**31), 300]))
-        elif kind == 2:
-            found[at & ~7 : (at & ~7) + 8] = struct.pack("<q", draws.choice([0, -1, 2**62, -(2**63), 2**40, 300]))
-        elif kind == 3:
-            del found[at : at + draws.randrange(1, 50)]
-        elif kind == 4:
-            found[at:at] = draws.randbytes(draws.randrange(1, 20))
-        elif kind == 5:
-            del found[max(1, at) :]
-        else:
-            other = draws.randrange(len(found) or 1)
-            found[at : at + 16] = found[other : other + 16]
-    return bytes(found)
+def bodies_of(served: Served) -> list[tuple[str, bytes]]:
+    return good_bodies(served.service.city.node_names[0], served.time())
 
 
 def send_mutated(served: Served, count: int, seed: int) -> Counter[int]:
     draws = random.Random(seed)
-    bodies = good_bodies(served)
+    bodies = bodies_of(served)
     statuses: Counter[int] = Counter()
     for _ in range(count):
         media_type, body = draws.choice(bodies)
@@ -235,7 +176,7 @@ def send_mutated(served: Served, count: int, seed: int) -> Counter[int]:
 def test_damaged_bodies_have_defined_answers(served: Served) -> None:
     answers = [
         served.client.post("/v1/readings", content=body, headers={"Content-Type": media_type}).status_code
-        for media_type, body in good_bodies(served)
+        for media_type, body in bodies_of(served)
     ]
     assert answers == [200, 400] * 6 + [400, 400] * 2 + [200, 200]  # none is compressed or nested
     assert set(send_mutated(served, 250, 0)) >= {200, 400}

@@ -81,10 +81,20 @@ class ServiceProcess:
 
 
 class Nursery:
-    """Starts services. Close it, and all of them are gone."""
+    """Starts services. Close it, and all of them are gone.
 
-    def __init__(self, run: Path) -> None:
+    Parameters
+    ----------
+    run
+        What they serve.
+    clock
+        The file of a `tests.support.wall_clock.WallClock` that they ask for the time, if any.
+    """
+
+    def __init__(self, run: Path, *, clock: Path | None = None) -> None:
         code = "from tests.support.service_process import fork_services; fork_services()"
+        if clock is not None:
+            code = f"from tests.support.wall_clock import ask; ask({str(clock)!r}); {code}"
         self._process = subprocess.Popen(
             [sys.executable, "-c", code, run], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
