@@ -19,6 +19,7 @@ from textwrap import fill
 from typing import Any
 
 import bench_tables
+import placement_tables
 from bench_tables import RESULTS, ROOT, not_measured, table
 
 DOCUMENTS = (
@@ -28,6 +29,7 @@ DOCUMENTS = (
     "docs/operations.md",
     "docs/paper-to-code.md",
     "docs/performance.md",
+    "docs/place.md",
     "docs/results.md",
 )
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -571,6 +573,7 @@ TABLES: dict[str, Callable[[list[Result]], str]] = {
     "parameters": parameters,
     "inference-time": inference_time,
     "baseline-check": baseline_check,
+    "placement": placement_tables.placement,
     **bench_tables.TABLES,
 }
 

@@ -177,6 +177,22 @@ def test_tables_are_those_of_the_results(written: ModuleType) -> None:
     assert shown == set(written.TABLES)
 
 
+def test_sites_are_as_good_as_the_page_says(written: ModuleType) -> None:
+    measured = written.placement_tables.read()
+    assert list(measured) == ["paris-loops"]
+    (of_paris,) = measured.values()
+    assert list(of_paris["mae"]) == ["from the map"] and of_paris["seeds"] == [0, 1, 2]
+    less = {}
+    for of in ("level", "hour"):
+        found = written.placement_tables.errors(of_paris, "from the map", of)
+        assert min(found, key=found.get) == "place" and max(found, key=found.get) == "busiest"
+        less[of] = round(100 * (1 - found["place"] / found["random"]))
+    assert less == {"level": 12, "hour": 11}
+    seeds = of_paris["mae"]["from the map"].values()
+    best = [min(seed, key=lambda rule: seed[rule]["level"]) for seed in seeds]
+    assert best == ["farthest", "even", "place"]
+
+
 def test_a_changed_number_is_noticed(written: ModuleType) -> None:
     results = written.read_results(written.RESULTS / "accuracy")
     text = read(ROOT / "README.md")
