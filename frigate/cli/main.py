@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from frigate.cli.audit import AUDIT
 from frigate.cli.bench import BENCH
 from frigate.cli.check import CHECK
 from frigate.cli.completion import COMPLETION
@@ -47,6 +48,7 @@ COMMANDS = (
     REPORT,
     SERVE,
     TOKEN,
+    AUDIT,
     REPLAY,
     REPRODUCE,
     BENCH,

@@ -25,6 +25,7 @@ def run(args: Namespace) -> None:
     from frigate.serve.limits import Limits
     from frigate.serve.logs import log_to
     from frigate.serve.mqtt import Broker
+    from frigate.serve.proxies import Proxies
     from frigate.serve.server import Server
     from frigate.serve.service import Service
     from frigate.serve.store import DEFAULT_FILE, REPLAY_FILE, open_store
@@ -35,6 +36,9 @@ def run(args: Namespace) -> None:
     if not url and any(files.values()):
         raise ServiceError(f"certificates for MQTT, but no broker. Give one with --mqtt or {MQTT_VARIABLE}")
     broker = Broker.parse(url, client=f"frigate-{socket.gethostname()}-{args.port}", **files) if url else None
+    proxies = Proxies.parse(args.proxy, args.sso)
+    if proxies.socket and args.socket is None:
+        raise ServiceError("--proxy unix: give the --socket that it connects to")
     with status(f"Opening {args.run}"):
         run = load_run(args.run)
         city = run.open_city() if args.city is None else open_city(args.city)
@@ -48,6 +52,7 @@ def run(args: Namespace) -> None:
                 replay=args.replay,
                 grace_s=args.grace,
                 keep_days=args.keep_days or None,
+                audit_days=args.audit_days or None,
                 device=args.device,
                 basemap=args.basemap,
                 basemap_attribution=args.basemap_attribution,
@@ -60,7 +65,9 @@ def run(args: Namespace) -> None:
             streams=args.streams,
             streams_each=args.streams_per_token or max(1, args.streams // 4),
         )
-        server = Server(service, host=args.host, port=args.port, path=args.socket, limits=limits, broker=broker)
+        server = Server(
+            service, host=args.host, port=args.port, path=args.socket, limits=limits, broker=broker, proxies=proxies
+        )
         log_to()
         for line in welcome(service, server):
             log(line)
@@ -124,12 +131,29 @@ SERVE = Command(
         Argument("--host ADDRESS", "address to listen on", default="127.0.0.1"),
         PORT,
         Argument("--socket PATH", "listen on a Unix socket instead; your own user needs no token there", Path),
+        Argument(
+            "--proxy ADDRESS",
+            "proxy whose X-Forwarded-For names the client: an address, a network, or unix for who uses --socket; "
+            "may be repeated",
+            repeated=True,
+        ),
+        Argument(
+            "--sso GROUP=ROLE",
+            "role of users whom the proxy signs in, by their group (X-Forwarded-Groups), * for all; may be repeated",
+            repeated=True,
+        ),
         Argument("--grace SECONDS", "how long to wait for late readings after each step", _non_negative, default=20.0),
         Argument(
             "--keep-days DAYS",
             "delete readings and forecasts after this many days; 0: never",
             _non_negative,
             default=30.0,
+        ),
+        Argument(
+            "--audit-days DAYS",
+            "delete entries of the audit trail after this many days; 0: never",
+            _non_negative,
+            default=365.0,
         ),
         Argument(
             "--mqtt URL",

@@ -13,7 +13,7 @@ from frigate.cli.console import log, notice, print_json, print_table, say, statu
 from frigate.cli.parser import JSON, Argument, Command, CommandGroup
 
 if TYPE_CHECKING:
-    from frigate.serve.store import Store
+    from frigate.serve.store import Actor, Store
 
 LIMITS = ("expires", "sensors", "per minute")  # columns that are shown where a token has any
 STORE = Argument("STORE", "run folder of the service, or its --store: a file, or postgresql://user@host/database")
@@ -23,7 +23,7 @@ def create(args: Namespace) -> None:
     from frigate.serve.auth import ROLES, make_token
 
     _refuse_unknown(args.store, args.sensor)
-    with _store(args.store, new=True) as store:
+    with service_store(args.store, new=True) as store:
         token = make_token(
             store,
             args.name,
@@ -32,6 +32,7 @@ def create(args: Namespace) -> None:
             days=args.days,
             sensors=args.sensor,
             per_minute=args.per_minute,
+            by=_actor(),
         )
     log(f'Token "{args.name}" with role {args.role}. It is shown only once; the store keeps only its hash:')
     print(token)
@@ -42,7 +43,7 @@ def create(args: Namespace) -> None:
 def show(args: Namespace) -> None:
     from frigate.calendar import utc_iso
 
-    with _store(args.store) as store:
+    with service_store(args.store) as store:
         rows = [
             {
                 "id": token.id,
@@ -68,8 +69,8 @@ def show(args: Namespace) -> None:
 def revoke(args: Namespace) -> None:
     from frigate.errors import ServiceError
 
-    with _store(args.store) as store:
-        if not store.revoke_token(args.id, int(time.time())):
+    with service_store(args.store) as store:
+        if not store.revoke_token(args.id, int(time.time()), _actor()):
             valid = ", ".join(token.id for token in store.tokens() if token.valid(time.time()))
             raise ServiceError(f'no valid token has the id "{args.id}". Valid ids: {valid or "none"}')
     say(f"Token {args.id} is revoked; the service refuses it within two seconds.")
@@ -93,8 +94,22 @@ def _refuse_unknown(place: str, sensors: list[str]) -> None:
             raise ServiceError(f'--sensor "{name}": the city has no such node or detector{did_you_mean(name, known)}')
 
 
+def _actor() -> Actor:
+    """Who types the command."""
+    import getpass
+
+    from frigate.serve.store import Actor
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        user = "unknown"
+    return Actor("", user, "", "command line")
+
+
 @contextmanager
-def _store(place: str, *, new: bool = False) -> Iterator[Store]:
+def service_store(place: str, *, new: bool = False) -> Iterator[Store]:
+    """The store of a service, by its address or the folder of its run."""
     from frigate.errors import ServiceError
     from frigate.serve.store import DEFAULT_FILE, open_store
 

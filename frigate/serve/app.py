@@ -15,17 +15,19 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from frigate.errors import FrigateError
-from frigate.serve.api import closures, forecast, health, network, quarantine, readings, replay, session, whatif
+from frigate.serve.api import audit, closures, forecast, health, network, quarantine, readings, replay, session, whatif
 from frigate.serve.api.common import State
 from frigate.serve.auth import Caller
 from frigate.serve.limits import Limits
 from frigate.serve.mqtt import Broker, Subscriber
 from frigate.serve.page import API, PageFiles, page_policy
 from frigate.serve.problems import ProblemApi, answer_with_problems, instance_of, problem
+from frigate.serve.proxies import Proxies
 from frigate.serve.service import Service
 from frigate.version import __version__
 
@@ -41,7 +43,12 @@ HEADERS = {
 }
 
 
-def make_app(service: Service, limits: Limits | None = None, broker: Broker | None = None) -> FastAPI:
+def make_app(
+    service: Service,
+    limits: Limits | None = None,
+    broker: Broker | None = None,
+    proxies: Proxies | None = None,
+) -> FastAPI:
     """The ASGI app of a service. Its lifespan starts and stops the service.
 
     Parameters
@@ -52,8 +59,11 @@ def make_app(service: Service, limits: Limits | None = None, broker: Broker | No
         Limits on requests.
     broker
         MQTT broker to read from, if any.
+    proxies
+        That are trusted, if any.
     """
-    state = State(service, limits or Limits(), None if broker is None else Subscriber(broker, service.ingest))
+    mqtt = None if broker is None else Subscriber(broker, service.ingest)
+    state = State(service, limits or Limits(), mqtt, proxies)
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
@@ -81,7 +91,7 @@ def make_app(service: Service, limits: Limits | None = None, broker: Broker | No
         lifespan=running,
     )
     app.state.frigate = state
-    for module in (network, forecast, whatif, closures, readings, quarantine, health, replay, session):
+    for module in (network, forecast, whatif, closures, readings, quarantine, health, replay, session, audit):
         app.include_router(module.router)
     app.include_router(health.open_router)
     app.mount("/", PageFiles(list(app.routes)))
@@ -104,7 +114,10 @@ class RequestMiddleware:
             return
         begin = time.perf_counter()
         status = 0  # not answered yet
-        scope.setdefault("state", {})["request"] = secrets.token_hex(4)
+        address = (scope.get("client") or [""])[0]
+        about = scope.setdefault("state", {})
+        about["request"] = secrets.token_hex(4)
+        about["client"] = self._state.proxies.client(address, Headers(scope=scope))
         of_page = not scope["path"].startswith(API)
         asked = scope["method"]
         ended = False
@@ -155,7 +168,8 @@ class RequestMiddleware:
             "path": scope["path"][:200],
             "status": status,
             "seconds": round(seconds, 4),
-            "client": (scope.get("client") or [""])[0],
+            "client": scope["state"]["client"],
             "token": caller.id if caller else "",
+            "user": caller.name if caller and caller.by == "sso" else "",
         }
         LOG.log(logging.DEBUG if route == "page" else logging.INFO, "request", extra=extra)

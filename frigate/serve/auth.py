@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from frigate.calendar import DAY_S
 from frigate.errors import ServiceError, did_you_mean
 from frigate.serve.steady_time import SteadyTime
-from frigate.serve.store import LAST_S, Store, Token
+from frigate.serve.store import LAST_S, Actor, Store, Token
 
 ROLES = {
     "read": frozenset({"read"}),  # forecasts, map, what-ifs
@@ -40,9 +40,10 @@ class Caller:
     id: str  # of the token; "" if none is needed
     name: str
     role: str
-    by: str = "token"  # what identifies them: "token", "cookie" or "socket"
+    by: str = "token"  # what identifies them: "token", "cookie", "socket", or "sso" for a proxy that signs users in
     sensors: frozenset[str] = frozenset()  # that they may send readings of; none: all
     per_minute: int | None = None  # readings that they may send
+    until: float | None = None  # by the monotonic clock, when they have to be identified again
 
     @property
     def rights(self) -> frozenset[str]:
@@ -51,7 +52,11 @@ class Caller:
     @property
     def key(self) -> str:
         """Names them among all callers, for limits."""
-        return self.id or self.by
+        return self.id or f"{self.by}:{self.name}"
+
+    def at(self, client: str) -> Actor:
+        """As the audit trail names them when they are at this address."""
+        return Actor(self.id, self.name, self.role, client)
 
 
 OWNER = Caller("", "owner of the process", "admin", by="socket")  # over the Unix socket, which no other user is
@@ -66,6 +71,7 @@ def make_token(
     days: float | None = None,
     sensors: Sequence[str] = (),
     per_minute: int | None = None,
+    by: Actor | None = None,
 ) -> str:
     """Create a token. The returned text cannot be recovered later.
 
@@ -83,6 +89,8 @@ def make_token(
         Nodes or detectors that it may send readings of; none: all.
     per_minute
         Readings that it may send; None: any number.
+    by
+        Who makes it, for the audit trail.
     """
     token, text = _new_token(name, role, now_s)
     if (sensors or per_minute is not None) and "write" not in ROLES[role]:
@@ -95,14 +103,14 @@ def make_token(
     names = tuple(dict.fromkeys(sensors))
     if not all(name.isprintable() and name for name in names):
         raise ServiceError("the names of sensors must be printable")
-    store.add_token(replace(token, expires_s=expires_s, sensors=names, per_minute=per_minute))
+    store.add_token(replace(token, expires_s=expires_s, sensors=names, per_minute=per_minute), by=by)
     return text
 
 
 def first_token(store: Store, now_s: int) -> str | None:
     """A token with every right, if the store has never had any; else None."""
     token, text = _new_token(FIRST_NAME, "admin", now_s)
-    return text if store.add_token(token, first=True) else None
+    return text if store.add_token(token, first=True, by=Actor("", FIRST_NAME, "admin", "")) else None
 
 
 def _new_token(name: str, role: str, now_s: int) -> tuple[Token, str]:
@@ -178,6 +186,6 @@ class TokenCheck:
     def admits(self, caller: Caller) -> bool:
         """Whether a caller who was admitted once still is."""
         if not caller.id:
-            return True
+            return caller.until is None or time.monotonic() < caller.until
         token = self._tokens.get(caller.id)
         return token is not None and token.valid(self._now())

@@ -18,7 +18,6 @@ from frigate.serve.lease import Lease
 from frigate.serve.memory import give_back_memory
 from frigate.serve.retention import Retention
 from frigate.serve.scoring import Scorer
-from frigate.serve.steady_time import since_boot_s
 
 LOG = logging.getLogger("frigate.serve")
 STANDBY_S = 2.0  # between attempts to take the clock: far less than a step
@@ -49,10 +48,8 @@ class ForecastClock:
         Returns the time in seconds since 1970 UTC.
     grace_s
         How long to wait after a step boundary for late readings of the snapshot that it ends.
-    keep_days
-        How long to keep readings, forecasts and ended closures; None: forever.
-    steady
-        A clock that does not jump, from any origin.
+    retention
+        Deletes what is old. Default: nothing is deleted.
     lease
         Of the clock. Default: a new one.
     """
@@ -63,8 +60,7 @@ class ForecastClock:
         *,
         now: Callable[[], float],
         grace_s: float = 20.0,
-        keep_days: float | None = 30.0,
-        steady: Callable[[], float] = since_boot_s,
+        retention: Retention | None = None,
         lease: Lease | None = None,
     ) -> None:
         self.engine = engine
@@ -75,9 +71,7 @@ class ForecastClock:
         self._failures = 0
         self._began: float | None = None  # the turn in progress
         self._scorer = Scorer(engine)
-        self._retention = (
-            None if keep_days is None else Retention(engine.store, now=now, keep_days=keep_days, steady=steady)
-        )
+        self._retention = retention
 
     def due_s(self) -> int:
         """The latest step boundary whose grace time is over."""

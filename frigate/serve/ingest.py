@@ -26,7 +26,7 @@ from frigate.city.outliers import CODES
 from frigate.serve.batches import BusyError, ReadingRow, needs_child, rows_of
 from frigate.serve.city import ServedCity
 from frigate.serve.limits import run_quickly, run_with_child
-from frigate.serve.store import LAST_S, Reading, Store
+from frigate.serve.store import LAST_S, Actor, Delivery, Reading, Store
 from frigate.text import quoted
 
 LOG = logging.getLogger("frigate.serve")
@@ -58,6 +58,10 @@ class Judged:
     readings: list[Reading]
     unused: int = 0  # readings from nodes that are not sensors of the run
     implausible: Mapping[int, str] = field(default_factory=dict)  # why, by place among the readings
+
+    @property
+    def refused(self) -> int:
+        return len(self.answers) - len(self.readings)
 
     def with_stored(self, stored: Sequence[str]) -> list[Answer]:
         """The answers to all rows, in order."""
@@ -222,6 +226,7 @@ def _utc_us(time_us: int) -> str:
 @dataclass(frozen=True)
 class _Waiting:
     judged: Judged
+    by: Actor
     stored: Future[list[str]]
 
 
@@ -266,9 +271,9 @@ class Ingest:
 
         return await (run_with_child(judged) if needs_child(body, media_type) else run_quickly(judged))
 
-    async def take(self, judged: Judged) -> list[Answer]:
-        """Store a batch. Returns the answers to its rows, in order."""
-        stored = await asyncio.wrap_future(self.submit(judged)) if judged.readings else []
+    async def take(self, judged: Judged, by: Actor) -> list[Answer]:
+        """Store a batch that somebody has sent. Returns the answers to its rows, in order."""
+        stored = await asyncio.wrap_future(self.submit(judged, by)) if judged.answers else []
         answers = judged.with_stored(stored)
         counts = Counter(answer.status for answer in answers)
         self.counts.update(counts)
@@ -277,14 +282,14 @@ class Ingest:
             LOG.warning("readings quarantined", extra={"count": counts["quarantined"], "first": first})
         return answers
 
-    def submit(self, judged: Judged) -> Future[list[str]]:
+    def submit(self, judged: Judged, by: Actor) -> Future[list[str]]:
         """Queue a batch. The future gives the statuses of its readings once they are on disk, or StoreGoneError."""
         readings = len(judged.readings)
         with self._lock:
             if self._rows and self._rows + readings > WAITING_ROWS:  # a batch alone is never too large
                 raise BusyError(f"{self._rows} readings are waiting to be written. Send this batch again in a moment")
             self._rows += readings
-        waiting = _Waiting(judged, Future())
+        waiting = _Waiting(judged, by, Future())
         # Not cancellable from here on: a sender that disconnects must not fail the others in its transaction.
         waiting.stored.set_running_or_notify_cancel()
         self._queue.put(waiting)
@@ -298,11 +303,17 @@ class Ingest:
         for batch in self._transactions():
             rows: list[Reading] = []
             implausible: list[int] = []
+            deliveries: list[Delivery] = []
             for each in batch:
-                implausible += [len(rows) + place for place in each.judged.implausible]
-                rows += each.judged.readings
+                judged = each.judged
+                implausible += [len(rows) + place for place in judged.implausible]
+                rows += judged.readings
+                deliveries.append(Delivery(each.by, len(judged.readings), judged.refused))
             try:
-                statuses = iter(self._store.add_readings(rows, self.judge.now(), implausible=implausible))
+                stored = self._store.add_readings(
+                    rows, self.judge.now(), implausible=implausible, deliveries=deliveries
+                )
+                statuses = iter(stored)
                 failed = None
             except Exception as error:
                 statuses = iter(())

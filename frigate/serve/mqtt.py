@@ -32,7 +32,7 @@ from frigate.serve.batches import (
 )
 from frigate.serve.ingest import TRANSACTION_ROWS, Answer, Ingest
 from frigate.serve.limits import run_quickly, run_with_child
-from frigate.serve.store import StoreGoneError
+from frigate.serve.store import Actor, StoreGoneError
 
 if TYPE_CHECKING:
     import aiomqtt
@@ -224,7 +224,8 @@ class Subscriber:
         self.state.messages += len(messages)
 
     async def _store(self, rows: Sequence[ReadingRow]) -> list[Answer]:
-        return await self._ingest.take(await run_quickly(lambda: self._ingest.judge(rows)))
+        by = Actor("", "MQTT", "write", self._broker.name)
+        return await self._ingest.take(await run_quickly(lambda: self._ingest.judge(rows)), by)
 
     async def _until_it_works(self, call: Callable[[], Awaitable[T]]) -> T:
         """What the call returns, once the store is there and not too busy."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from frigate.serve.store import Store
+from frigate.serve.store import Actor, Store
 
 
 class Quarantine:
@@ -25,8 +25,8 @@ class Quarantine:
         """The lowest and highest reading of each node that an operator has released."""
         return self._released
 
-    def release(self, node: str, now_s: float) -> int:
+    def release(self, node: str, now_s: float, by: Actor) -> int:
         """Let forecasts use what is in quarantine of a node. Returns how many readings that are."""
-        released = self._store.release(node, now_s)
+        released = self._store.release(node, now_s, by)
         self.refresh()
         return released

@@ -17,6 +17,7 @@ from frigate.serve.app import make_app
 from frigate.serve.connections import Connection, most_connections
 from frigate.serve.limits import Limits
 from frigate.serve.mqtt import Broker
+from frigate.serve.proxies import Proxies
 from frigate.serve.service import Service
 
 BACKLOG = 2048
@@ -73,6 +74,8 @@ class Server(uvicorn.Server):
         Limits on requests.
     broker
         MQTT broker to read from, if any.
+    proxies
+        That are trusted, if any.
     """
 
     def __init__(
@@ -84,8 +87,9 @@ class Server(uvicorn.Server):
         path: Path | None = None,
         limits: Limits | None = None,
         broker: Broker | None = None,
+        proxies: Proxies | None = None,
     ) -> None:
-        self.frigate = make_app(service, limits, broker)
+        self.frigate = make_app(service, limits, broker, proxies)
         self.path = path
         self._socket = listen(host, port) if path is None else listen_at(path)
         config = uvicorn.Config(

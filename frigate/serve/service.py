@@ -24,6 +24,7 @@ from frigate.serve.lease import BEAT_S
 from frigate.serve.memory import give_back_memory
 from frigate.serve.quarantine import Quarantine
 from frigate.serve.replay_time import ReplayTime
+from frigate.serve.retention import Retention
 from frigate.serve.scoring import drift
 from frigate.serve.steady_time import SteadyTime, since_boot_s
 from frigate.serve.store import Store
@@ -52,8 +53,10 @@ class Service:
         Returns the time in seconds since 1970 UTC. Default: the system's, without its jumps.
     replay
         Use the time that `frigate replay` sets instead of `now`, without a grace time.
-    grace_s, keep_days
+    grace_s
         As in `frigate.serve.clock.ForecastClock`.
+    keep_days, audit_days
+        As in `frigate.serve.retention.Retention`.
     device
         "cpu" or "cuda". Default: cuda if available.
     basemap, basemap_attribution
@@ -70,6 +73,7 @@ class Service:
         replay: bool = False,
         grace_s: float = 20.0,
         keep_days: float | None = 30.0,
+        audit_days: float | None = 365.0,
         device: str | None = None,
         basemap: str = "",
         basemap_attribution: str = "",
@@ -87,7 +91,8 @@ class Service:
         self.now = now
         self.basemap = basemap
         self.engine = Engine(run, self.city, store, device=device)
-        self.clock = ForecastClock(self.engine, now=now, grace_s=grace_s, keep_days=keep_days, steady=steady)
+        retention = Retention(store, now=now, keep_days=keep_days, audit_days=audit_days, steady=steady)
+        self.clock = ForecastClock(self.engine, now=now, grace_s=grace_s, retention=retention)
         self.quarantine = Quarantine(store)
         judge = Judge(self.city, now, keep_days=keep_days, released=self.quarantine.released)
         if replay:  # a snapshot's readings arrive before the time is set to its end, and may be from any year

@@ -135,7 +135,13 @@ export class Service {
   }
 
   async closures(): Promise<Closure[]> {
-    return (await this.json<{ closures: Closure[] }>("closures")).closures;
+    const found: Closure[] = [];
+    for (let query: string | undefined = ""; query !== undefined; ) {
+      const answer = await this.send("GET", `closures${query}`);
+      found.push(...((await answer.json()) as { closures: Closure[] }).closures);
+      query = /<(\?[^>]*)>; rel="next"/.exec(answer.headers.get("Link") ?? "")?.[1]; // page by page
+    }
+    return found;
   }
 
   async close(source: NodeId, target: NodeId, end: string | null): Promise<void> {

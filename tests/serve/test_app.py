@@ -316,7 +316,7 @@ def test_the_description_is_complete(shared: Served) -> None:
     operations = {
         f"{method} {path}": each for path, methods in described["paths"].items() for method, each in methods.items()
     }
-    assert len(operations) == 27
+    assert len(operations) == 28
     for name, operation in operations.items():
         assert len(operation["description"]) > 15 and operation["tags"], name
         (answer,) = [each for status, each in operation["responses"].items() if status == str(_success(operation))]

@@ -35,8 +35,8 @@ ADDRESSES = {
             "/v1/closures",
             "/v1/accuracy",
             "/v1/sensors",
-            "/v1/time",
             "/v1/quarantine",
+            "/v1/time",
             "/metrics",
         )
     ]
@@ -48,6 +48,7 @@ ADDRESSES = {
         ("PUT", "/v1/time"),
         ("POST", "/v1/quarantine/release"),
     ],
+    "admin": [("GET", "/v1/audit")],
     "any": [("GET", "/v1/session")],
 }
 RIGHTS = {
@@ -55,7 +56,7 @@ RIGHTS = {
     "write": {"write", "any"},
     "operate": {"read", "operate", "any"},
     "replay": {"read", "write", "operate", "any"},
-    "admin": {"read", "write", "operate", "any"},
+    "admin": {"read", "write", "operate", "admin", "any"},
 }
 
 

@@ -21,11 +21,12 @@ from frigate.serve.batches import BusyError, ReadingRow
 from frigate.serve.city import ServedCity
 from frigate.serve.ingest import WAITING_ROWS, Ingest, Judge, Judged
 from frigate.serve.limits import Limits
-from frigate.serve.store import Reading, Store, StoreGoneError, open_store
+from frigate.serve.store import Actor, Reading, Store, StoreGoneError, open_store
 from tests.support.service import FakeTime, Served, Town, serve_town
 
 NOW_S = int(datetime(2024, 3, 4, 8, 0, tzinfo=UTC).timestamp())
 NOW = utc_iso(NOW_S)
+SENDER = Actor("", "a test", "write", "")
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +247,7 @@ def test_batches_that_wait_together_are_written_together(slow: tuple[Ingest, Slo
     writer = ingest._thread
     ingest.start()  # it has been: one thread writes
     assert ingest._thread is writer
-    waiting = [ingest.submit(batch((k, 1.0), (0, 1.0))) for k in range(5)]
+    waiting = [ingest.submit(batch((k, 1.0), (0, 1.0)), SENDER) for k in range(5)]
     assert ingest.waiting_rows == 10 and not any(each.done() for each in waiting)
     store.go.release(2)
     answers = [each.result(10) for each in waiting]
@@ -257,14 +258,14 @@ def test_batches_that_wait_together_are_written_together(slow: tuple[Ingest, Slo
 def test_every_waiting_request_learns_that_the_store_is_gone(slow: tuple[Ingest, SlowStore]) -> None:
     ingest, store = slow
     store.gone = True
-    waiting = [ingest.submit(batch((k, 1.0))) for k in range(3)]
+    waiting = [ingest.submit(batch((k, 1.0)), SENDER) for k in range(3)]
     store.go.release(3)
     for each in waiting:
         with pytest.raises(StoreGoneError):
             each.result(10)
     store.gone = False
     store.go.release(1)
-    assert ingest.submit(batch((0, 1.0))).result(10) == ["accepted"]
+    assert ingest.submit(batch((0, 1.0)), SENDER).result(10) == ["accepted"]
 
 
 def test_a_sender_that_goes_away_does_not_harm_the_others(slow: tuple[Ingest, SlowStore]) -> None:
@@ -272,7 +273,7 @@ def test_a_sender_that_goes_away_does_not_harm_the_others(slow: tuple[Ingest, Sl
     judged = ingest.judge([ReadingRow(ingest.judge.city.node_names[0], NOW_S, 1)])
 
     async def two() -> list[Any]:
-        gone, stays = (asyncio.ensure_future(ingest.take(judged)) for _ in range(2))
+        gone, stays = (asyncio.ensure_future(ingest.take(judged, SENDER)) for _ in range(2))
         await asyncio.sleep(0)
         gone.cancel()
         store.go.release(2)
@@ -284,9 +285,9 @@ def test_a_sender_that_goes_away_does_not_harm_the_others(slow: tuple[Ingest, Sl
 
 def test_requests_beyond_the_queue_are_sent_away(slow: tuple[Ingest, SlowStore]) -> None:
     ingest, store = slow
-    alone = ingest.submit(batch(*[(0, 1.0)] * (WAITING_ROWS + 1)))  # no batch is too large for an empty queue
+    alone = ingest.submit(batch(*[(0, 1.0)] * (WAITING_ROWS + 1)), SENDER)  # no batch is too large for an empty queue
     with pytest.raises(BusyError):
-        ingest.submit(batch((0, 1.0)))
+        ingest.submit(batch((0, 1.0)), SENDER)
     store.go.release(1)
     assert len(alone.result(60)) == WAITING_ROWS + 1
 

@@ -23,6 +23,7 @@ from frigate.serve import clock
 from frigate.serve import service as serving
 from frigate.serve.clock import ForecastClock
 from frigate.serve.issued import IssuedForecast, read_issued
+from frigate.serve.retention import EVERY_S, Retention
 from frigate.serve.scoring import accuracy
 from frigate.serve.sensors import sensor_health
 from frigate.serve.service import Service
@@ -361,10 +362,13 @@ def test_old_readings_are_forgotten_by_who_holds_the_clock(
 ) -> None:
     """Also if no forecast can be made: the disk may be full of them."""
     store = reopen()
-    clocks = [start_clock(town, each, time, keep_days=1 / 24, steady=time) for each in (store, reopen())]
-    store.add_readings(town.reading_rows(FIRST - 5, FIRST + 1), 0)
+    clocks = [
+        start_clock(town, each, time, retention=Retention(each, now=time, keep_days=1 / 24, steady=time))
+        for each in (store, reopen())
+    ]
     assert clocks[0].turn()
-    time.now_s += STEP_S
+    store.add_readings(town.reading_rows(FIRST - 5, FIRST + 1), 0)
+    time.now_s += EVERY_S
     assert not clocks[1].turn() and len(store.readings(0, 2**62)[0]) == 600
     monkeypatch.setattr(clocks[0].engine, "forecast", None)
     with pytest.raises(TypeError):

@@ -192,6 +192,13 @@ def post(client: ServiceClient, node: str, time_s: float, value: float) -> Any:
     return client.send("POST", "/v1/readings", {"readings": [{"node": node, "time": time_s, "value": value}]})
 
 
+def is_ready(client: ServiceClient) -> bool:
+    try:
+        return bool(client.get("/readyz")["ready"])
+    except ServiceGoneError:
+        return False
+
+
 def test_a_full_disk_is_said_and_recovered_from(town: Town, nursery: Nursery, tmp_path: Path) -> None:
     """The system lets the process write no file beyond a size, until it does again."""
     path = tmp_path / "store.db"
@@ -206,7 +213,9 @@ def test_a_full_disk_is_said_and_recovered_from(town: Town, nursery: Nursery, tm
         with pytest.raises(ServiceGoneError) as gone:
             post(client, node, now_s - 2, 2)
         assert gone.value.retry_after_s is not None and gone.value.retry_after_s > 0
+        until(lambda: not is_ready(client), "it says so")
         resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        until(lambda: is_ready(client), "it says that there is room again")
         assert post(client, node, now_s - 3, 3)["accepted"] == 1
         assert sorted(store.readings(0, 10**17, node)[2].tolist()) == [1, 3]
         tell_time(service, now_s + STEP_S)

@@ -76,7 +76,7 @@ def test_an_invalid_cursor_is_refused(served: Served, path: str, cursor: str) ->
 
 
 def test_the_cursor_of_another_list_or_a_number_of_no_database_is_said(served: Served) -> None:
-    for text in ('["A", 1]', f'[{2**63}, "A"]', '[true, "A"]'):
+    for text in ('["A", 1]', f'[{2**63}, "A"]', '[true, "A"]', '[1, "\\u0000"]', '[1, "\\ud800"]'):
         cursor = base64.urlsafe_b64encode(text.encode()).decode()
         assert served.client.get("/v1/closures", params={"cursor": cursor}).status_code == 422
     for limit in (0, 1001, "x"):

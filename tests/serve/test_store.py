@@ -106,6 +106,17 @@ def test_closures_begin_end_and_cover_each_other(store: Store) -> None:
     assert {c.id for c in store.closures()} >= {earlier.id, planned.id}
 
 
+def test_closures_can_be_read_in_parts(store: Store) -> None:
+    for begin_s in (30, 10, 10, 20):
+        store.add_closure("A", f"to {len(store.closures())}", begin_s=begin_s, end_s=None, now_s=0)
+    gone, _ = store.add_closure("A", "B", begin_s=5, end_s=6, now_s=0)
+    whole = store.closures(15)
+    assert [each.begin_s for each in whole] == [10, 10, 20, 30] and gone in store.closures()
+    for first in range(4):
+        rest = store.closures(15, after=(whole[first].begin_s, whole[first].id), most=2)
+        assert rest == whole[first + 1 : first + 3]
+
+
 def test_two_operators_who_close_and_open_a_road_at_once_agree(store: Store) -> None:
     together = threading.Barrier(4)
 

@@ -4,7 +4,8 @@ FastAPI reads and parses a body before it asks any dependency, so a stranger cou
 this API are `GuardedRoute`s: `allow` names the right that a route needs, and the route checks it first.
 
 A caller is known by a token in the Authorization header, by the cookie that the page gets for one
-(`frigate.serve.api.session`), or by being the same user at the other end of the Unix socket.
+(`frigate.serve.api.session`), by a trusted proxy that signs users in (`frigate.serve.proxies`), or by being the same
+user at the other end of the Unix socket.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from frigate.serve.api.common import State, state_of
 from frigate.serve.auth import OWNER, Caller
 from frigate.serve.limits import limited, run_quickly
+from frigate.serve.store import Actor
 
 ANY = "any"  # the right that every token has
 SAFE = frozenset({"GET", "HEAD"})  # methods that change nothing
@@ -60,8 +62,7 @@ class Door:
             raise HTTPException(403, "this request comes from a page of another address. Only our own page may send it")
         found = await caller_of(request, state)
         request.state.caller = found
-        address = request.client.host if request.client else ""
-        wait_s = state.rate.wait_s(found.id if found and found.id else f"at {address}")
+        wait_s = state.rate.wait_s(found.key if found else f"at {request.state.client}")
         if wait_s:
             raise HTTPException(429, "too many requests", {"Retry-After": str(math.ceil(wait_s))})
         if self.right is not None and found is None:
@@ -114,10 +115,24 @@ async def caller_of(request: Request, state: State) -> Caller | None:
     if cookie in request.cookies and not is_foreign(request.headers):
         found = await caller_with(request.cookies[cookie], state)
         return None if found is None else replace(found, by="cookie")
+    user = state.proxies.user(address_of(request), request.headers)
+    if user is not None:  # the cookie of the proxy comes along by itself too
+        return None if is_foreign(request.headers) else user
     # The same user, but neither a browser nor a proxy, which would speak for somebody else; nginx speaks HTTP/1.0.
     same_user = request.scope["state"].get("peer_uid") == os.getuid()
     direct = request.scope["http_version"] != "1.0" and not any(name in request.headers for name in ON_BEHALF)
     return OWNER if same_user and direct else None
+
+
+def address_of(request: Request) -> str:
+    """Where a request comes from: a proxy, or whoever sent it; "" for the Unix socket."""
+    return request.client.host if request.client else ""
+
+
+def actor_of(request: Request) -> Actor:
+    """Who sent an admitted request, for the audit trail."""
+    caller: Caller = request.state.caller
+    return caller.at(request.state.client)
 
 
 async def caller_with(token: str, state: State) -> Caller | None:

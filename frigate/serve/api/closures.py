@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, HTTPException, Path, Query, Response
+from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from frigate.calendar import DAY_S, utc_iso
-from frigate.serve.api.admission import GuardedRoute, allow
+from frigate.serve.api.admission import GuardedRoute, actor_of, allow
 from frigate.serve.api.common import Moment, NodeText, ServiceOf, road_row
 from frigate.serve.api.paging import Page, paged
 from frigate.serve.problems import problems
@@ -87,7 +87,7 @@ def list_closures(
         200: {"model": ClosureAnswer, "description": "The road was already closed for that time"},
     },
 )
-def close_road(service: ServiceOf, body: NewClosure, response: Response) -> ClosureAnswer:
+def close_road(request: Request, service: ServiceOf, body: NewClosure, response: Response) -> ClosureAnswer:
     """Close a road. Every process applies it from the next forecast on.
 
     If an existing closure already covers that time, it is returned and nothing is added.
@@ -102,7 +102,9 @@ def close_road(service: ServiceOf, body: NewClosure, response: Response) -> Clos
         raise HTTPException(422, f"end {utc_iso(end_s)} must be after begin and in the future (now: {utc_iso(now_s)})")
     # The answer is made first: what cannot be told must not be stored.
     answer = closure_answer(Closure("", body.source, body.target, begin_s, end_s, now_s), now_s)
-    closure, new = service.store.add_closure(body.source, body.target, begin_s=begin_s, end_s=end_s, now_s=now_s)
+    closure, new = service.store.add_closure(
+        body.source, body.target, begin_s=begin_s, end_s=end_s, now_s=now_s, by=actor_of(request)
+    )
     if new:
         return answer.model_copy(update={"id": closure.id})
     response.status_code = 200
@@ -111,11 +113,13 @@ def close_road(service: ServiceOf, body: NewClosure, response: Response) -> Clos
 
 @router.delete("/closures/{closure_id}", dependencies=[allow("operate")], responses=problems(404))
 def open_road(
-    service: ServiceOf, closure_id: Annotated[str, Path(pattern="^[0-9a-f]{1,40}$", examples=["5f0c1a2b3c4d"])]
+    request: Request,
+    service: ServiceOf,
+    closure_id: Annotated[str, Path(pattern="^[0-9a-f]{1,40}$", examples=["5f0c1a2b3c4d"])],
 ) -> ClosureAnswer:
     """End a closure now. A closure that has already ended is returned unchanged."""
     now_s = int(service.now())
-    closure = service.store.end_closure(closure_id, now_s)
+    closure = service.store.end_closure(closure_id, now_s, actor_of(request))
     if closure is None:
         raise HTTPException(404, "no such closure. GET /v1/closures lists them")
     return closure_answer(closure, now_s)

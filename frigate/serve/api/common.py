@@ -24,6 +24,7 @@ from frigate.serve.events import Events
 from frigate.serve.limits import Limits, Quota, Rate
 from frigate.serve.metrics import Metrics
 from frigate.serve.mqtt import Subscriber
+from frigate.serve.proxies import Proxies
 from frigate.serve.service import Service
 from frigate.serve.store import LAST_S
 from frigate.text import quoted, without_formulas
@@ -73,10 +74,13 @@ class Kept:
 class State:
     """The state that all endpoints of an app share."""
 
-    def __init__(self, service: Service, limits: Limits, mqtt: Subscriber | None = None) -> None:
+    def __init__(
+        self, service: Service, limits: Limits, mqtt: Subscriber | None = None, proxies: Proxies | None = None
+    ) -> None:
         self.service = service
         self.limits = limits
         self.mqtt = mqtt
+        self.proxies = proxies or Proxies()
         self.events = Events(service.store, service.gate, service.latest.get)
         self.metrics = Metrics(service, self.events, mqtt)
         self.rate = Rate(limits.rate)

@@ -63,7 +63,13 @@ def _key(cursor: str, kinds: tuple[type, ...]) -> Key:
         key = json.loads(base64.urlsafe_b64decode(cursor))
     except (ValueError, RecursionError):
         key = None
-    whole = isinstance(key, list) and [type(each) for each in key] == list(kinds)
-    if not whole or any(isinstance(each, int) and abs(each) >= 2**63 for each in key):
+    if not isinstance(key, list) or [type(each) for each in key] != list(kinds) or not all(map(_storable, key)):
         raise HTTPException(422, "this cursor is not one of this list. Take it from the Link header of the page before")
     return tuple(key)
+
+
+def _storable(value: int | str) -> bool:
+    """Whether a database can compare with it: its integers have 64 bits, and its text is Unicode without a NUL."""
+    if isinstance(value, int):
+        return abs(value) < 2**63
+    return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)

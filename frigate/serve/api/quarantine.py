@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from frigate.calendar import utc_iso
-from frigate.serve.api.admission import GuardedRoute, allow
+from frigate.serve.api.admission import GuardedRoute, actor_of, allow
 from frigate.serve.api.closures import NodeName
 from frigate.serve.api.common import NodeText, ServiceOf, node_row
 from frigate.serve.api.paging import Page, paged
@@ -58,7 +58,7 @@ def list_quarantine(
 
 
 @router.post("/quarantine/release", dependencies=[allow("operate")], responses=problems(404, 408, 413, 415))
-def release(service: ServiceOf, body: NodeToRelease) -> Released:
+def release(request: Request, service: ServiceOf, body: NodeToRelease) -> Released:
     """Let forecasts use what is in quarantine of a node, and later readings that are no larger."""
     node_row(service.city, body.node)
-    return Released(node=body.node, released=service.quarantine.release(body.node, service.now()))
+    return Released(node=body.node, released=service.quarantine.release(body.node, service.now(), actor_of(request)))

@@ -13,7 +13,7 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from frigate.calendar import DAY_S, utc_iso
-from frigate.serve.api.admission import GuardedRoute, allow, media_type_of
+from frigate.serve.api.admission import GuardedRoute, actor_of, allow, media_type_of
 from frigate.serve.api.common import (
     TABLES,
     Form,
@@ -109,7 +109,7 @@ async def add_readings(request: Request, state: StateOf) -> Response:
     ingest = state.service.ingest
     batch = await ingest.judged(await request.body(), media_type, most=state.limits.rows, only=caller.sensors)
     _refuse_beyond_quota(state, caller, len(batch.answers), take=True)
-    answers = await ingest.take(batch)
+    answers = await ingest.take(batch, actor_of(request))
     counts = Counter(answer.status for answer in answers)
     notice = f"{batch.unused} readings are from nodes that are not sensors in this run: stored, but not used"
     answer = {

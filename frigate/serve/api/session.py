@@ -11,6 +11,7 @@ from frigate.calendar import DAY_S
 from frigate.serve.api.admission import ANY, GuardedRoute, allow, caller_with
 from frigate.serve.api.common import StateOf
 from frigate.serve.auth import Caller
+from frigate.serve.limits import run_quickly
 from frigate.serve.problems import problems
 
 router = APIRouter(prefix="/v1", route_class=GuardedRoute, tags=["session"])
@@ -28,7 +29,7 @@ class Session(BaseModel):
     name: str = Field(description="Of the token", examples=["Control room"])
     role: str = Field(examples=["operate"])
     rights: list[str] = Field(examples=[["operate", "read"]])
-    by: str = Field(description="What identifies the caller: token, cookie or socket", examples=["cookie"])
+    by: str = Field(description="What identifies the caller: token, cookie, socket or sso", examples=["cookie"])
 
 
 @router.get("/session", dependencies=[allow(ANY)], responses=problems())
@@ -43,6 +44,8 @@ async def sign_in(request: Request, response: Response, state: StateOf, body: Cr
     found = await caller_with(body.token, state)
     if found is None:
         raise HTTPException(401, "this token is not valid. Ask for another", {"WWW-Authenticate": "Bearer"})
+    by = found.at(request.state.client)
+    await run_quickly(lambda: state.service.store.note(by, "session.begin", found.by))
     response.set_cookie(
         state.service.gate.cookie,
         body.token,

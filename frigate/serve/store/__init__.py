@@ -6,7 +6,10 @@ from frigate.errors import ServiceError
 from frigate.serve.store.base import PERIOD_US, Store
 from frigate.serve.store.rows import (
     LAST_S,
+    Actor,
+    AuditEntry,
     Closure,
+    Delivery,
     LeaseState,
     Reading,
     ReadingPart,
@@ -20,7 +23,10 @@ __all__ = [
     "LAST_S",
     "PERIOD_US",
     "REPLAY_FILE",
+    "Actor",
+    "AuditEntry",
     "Closure",
+    "Delivery",
     "LeaseState",
     "Reading",
     "ReadingPart",

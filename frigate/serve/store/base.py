@@ -15,10 +15,13 @@ from typing import Any, Self
 import numpy as np
 
 from frigate.errors import ServiceError
-from frigate.serve.store import quarantine
+from frigate.serve.store import audit, quarantine
 from frigate.serve.store.rows import (
     LAST_S,
+    Actor,
+    AuditEntry,
     Closure,
+    Delivery,
     LeaseState,
     Reading,
     ReadingPart,
@@ -83,12 +86,18 @@ class Store(ABC):
     # Readings
 
     def add_readings(
-        self, readings: Sequence[Reading], received_s: float, *, implausible: Iterable[int] = ()
+        self,
+        readings: Sequence[Reading],
+        received_s: float,
+        *,
+        implausible: Iterable[int] = (),
+        deliveries: Iterable[Delivery] = (),
     ) -> list[str]:
         """Store readings. Returns for each "accepted", "duplicate", or "corrected" if it replaced another value.
 
         A reading is identified by its node and time. The last value received wins. Of the `implausible`, named by their
-        places in the list, those that are not stored already go to the quarantine: "quarantined".
+        places in the list, those that are not stored already go to the quarantine: "quarantined". The `deliveries` say
+        who sent them, in the same order.
         """
         doubtful = set(implausible)
         with self.transaction(write=True) as sql:
@@ -113,6 +122,7 @@ class Store(ABC):
             if held:
                 sql.put(list(held.values()), received_s, table="quarantine")
             _put(sql, list(changed.values()), received_s)
+            audit.note_deliveries(sql, deliveries, answers)
         return answers
 
     def quarantined(self, *, after: tuple[str, int] = ("", 0), most: int, node: str | None = None) -> list[Reading]:
@@ -130,12 +140,14 @@ class Store(ABC):
         with self.transaction() as sql:
             return quarantine.released(sql)
 
-    def release(self, node: str, received_s: float) -> int:
+    def release(self, node: str, received_s: float, by: Actor | None = None) -> int:
         """Let forecasts use what is in quarantine of a node. Returns how many readings that are."""
         with self.transaction(write=True) as sql:
             sql.lock()
             found = quarantine.take_out(sql, node)
             _put(sql, found, received_s)
+            if found:
+                audit.note(sql, by, "quarantine.release", node, len(found))
         return len(found)
 
     def reading_changes(self, begin_us: int, end_us: int) -> dict[int, int]:
@@ -209,7 +221,7 @@ class Store(ABC):
     # Closures
 
     def add_closure(
-        self, source: str, target: str, *, begin_s: int, end_s: int | None, now_s: int
+        self, source: str, target: str, *, begin_s: int, end_s: int | None, now_s: int, by: Actor | None = None
     ) -> tuple[Closure, bool]:
         """Close a road, unless a closure already covers that time. Returns the closure and whether it is new."""
         with self.transaction(write=True) as sql:
@@ -221,9 +233,10 @@ class Store(ABC):
             new = Closure(secrets.token_hex(6), source, target, begin_s, end_s, now_s)
             sql.run("INSERT INTO closures VALUES (?, ?, ?, ?, ?, ?)", new.id, source, target, begin_s, end_s, now_s)
             _count_up(sql, "closures")
+            audit.note(sql, by, "closure.begin", f"{new.id}: {new.told}")
         return new, True
 
-    def end_closure(self, closure_id: str, now_s: int) -> Closure | None:
+    def end_closure(self, closure_id: str, now_s: int, by: Actor | None = None) -> Closure | None:
         """End a closure now. A planned one is cancelled; one that has already ended is unchanged."""
         with self.transaction(write=True) as sql:
             sql.lock()
@@ -235,9 +248,10 @@ class Store(ABC):
                 closure_id,
                 now_s,
             )
+            found = _closures(sql, "id = ?", closure_id)
             if changed:
                 _count_up(sql, "closures")
-            found = _closures(sql, "id = ?", closure_id)
+                audit.note(sql, by, "closure.end", f"{closure_id}: {found[0].told}")
         return found[0] if found else None
 
     def closures(
@@ -351,7 +365,7 @@ class Store(ABC):
 
     # Tokens
 
-    def add_token(self, token: Token, *, first: bool = False) -> bool:
+    def add_token(self, token: Token, *, first: bool = False, by: Actor | None = None) -> bool:
         """Store a token. `first`: only if there has never been one. Returns whether it was stored."""
         with self.transaction(write=True) as sql:
             sql.lock()
@@ -369,6 +383,7 @@ class Store(ABC):
                 "\n".join(token.sensors),
                 token.per_minute,
             )
+            audit.note(sql, by, "token.create", f"{token.id}: {token.name} ({token.role})")
             return True
 
     def tokens(self) -> list[Token]:
@@ -379,10 +394,46 @@ class Store(ABC):
             for token_id, name, role, hashed, created, revoked, expires, sensors, most in rows
         ]
 
-    def revoke_token(self, token_id: str, now_s: int) -> bool:
+    def revoke_token(self, token_id: str, now_s: int, by: Actor | None = None) -> bool:
         """Returns False if there is no such valid token."""
         with self.transaction(write=True) as sql:
-            return bool(sql.run("UPDATE tokens SET revoked_s = ? WHERE id = ? AND revoked_s IS NULL", now_s, token_id))
+            text = "UPDATE tokens SET revoked_s = ? WHERE id = ? AND revoked_s IS NULL"
+            revoked = bool(sql.run(text, now_s, token_id))
+            if revoked:
+                audit.note(sql, by, "token.revoke", token_id)
+            return revoked
+
+    # The audit trail
+
+    def note(self, by: Actor, action: str, subject: str) -> None:
+        """Write that somebody did something that changes no table of the store."""
+        with self.transaction(write=True) as sql:
+            audit.note(sql, by, action, subject)
+
+    def audit(self, *, before: str | None = None, most: int, action: str | None = None) -> list[AuditEntry]:
+        """Who did what, newest first.
+
+        Parameters
+        ----------
+        before
+            The id of an entry; only those before it.
+        most
+            How many.
+        action
+            Only those, such as "closure.begin".
+        """
+        with self.transaction() as sql:
+            return audit.entries(sql, before=before, most=most, action=action)
+
+    def audit_span_s(self) -> tuple[float, float] | None:
+        """The times of the newest entry and of that in the middle."""
+        with self.transaction() as sql:
+            return audit.span(sql)
+
+    def forget_audit(self, before_s: float) -> int:
+        """Delete older entries. Returns the number of rows."""
+        with self.transaction(write=True) as sql:
+            return audit.forget(sql, before_s)
 
     # The whole store
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.calendar import utc_iso
 from frigate.city.timeline import ClosedRoads
 from frigate.errors import ServiceError
 
@@ -56,6 +57,12 @@ class Closure:
     def closed_roads(self) -> ClosedRoads:
         return ClosedRoads(((self.source, self.target),), self.begin_s, self.end_s)
 
+    @property
+    def told(self) -> str:
+        """In words, for the audit trail."""
+        until = "" if self.end_s is None else f" until {utc_iso(self.end_s)}"
+        return f"from {self.source} to {self.target}, {utc_iso(self.begin_s)}{until}"
+
     def active(self, time_s: float) -> bool:
         """Whether the road is closed at a time, and so in a snapshot or step that begins then."""
         return self.closed_roads.hold(time_s)
@@ -86,6 +93,37 @@ class LeaseState:
     term: int  # how often it has been taken
     beats: int  # of its holder, in this term
     holder: str  # "": nobody
+
+
+class Actor(NamedTuple):
+    """Who does something, for the audit trail."""
+
+    token: str  # its id; "" for who has none
+    name: str  # of the token, or of the user
+    role: str
+    client: str  # the address that they do it from
+
+
+class AuditEntry(NamedTuple):
+    """What somebody did."""
+
+    id: str  # sorts by time
+    time_s: float
+    token: str
+    name: str
+    role: str
+    client: str
+    action: str
+    subject: str
+    number: int  # of what was done
+
+
+class Delivery(NamedTuple):
+    """A batch of readings that somebody sent."""
+
+    by: Actor
+    rows: int  # that are to be stored
+    refused: int
 
 
 class Sql(Protocol):

@@ -78,4 +78,19 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             most DOUBLE PRECISION NOT NULL
         )""",
     ),
+    (
+        """CREATE TABLE audit (
+            id TEXT PRIMARY KEY,                 -- sorts by time
+            time_s DOUBLE PRECISION NOT NULL,
+            token TEXT NOT NULL,                 -- its id
+            name TEXT NOT NULL,
+            role TEXT NOT NULL,
+            client TEXT NOT NULL,                -- address
+            action TEXT NOT NULL,
+            subject TEXT NOT NULL,
+            number BIGINT NOT NULL
+        )""",
+        "CREATE INDEX audit_by_time ON audit (time_s)",
+        "CREATE INDEX audit_of_action ON audit (action, id)",
+    ),
 )
