@@ -32,7 +32,7 @@ test-slow: .venv/installed
 
 # Attacks on real services; FRIGATE_SEED=1 draws other ones. Each says what it took, and that all was as before.
 test-hostile: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m hostile -s
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/serve -m hostile -s
 
 # With the lowest version of every package that pyproject.toml allows, but torch: its builds take gigabytes.
 test-lowest: .venv-lowest/installed $(PAGE)

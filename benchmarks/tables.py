@@ -546,8 +546,49 @@ def serve_load(_: list[Result]) -> str:
     return table(["measured", "store in memory", "on a disk of a shared machine"], rows)
 
 
+def serve_pages(_: list[Result]) -> str:
+    """Two hours of a service with 50 maps: what it had half an hour after the start, and at the end."""
+    data = json.loads((RESULTS / "serve-load-two-hours.json").read_text(encoding="utf-8"))
+    of_maps = {key: n for key, n in data["answers"].items() if key[-3:].isdigit() and not key.startswith("readings ")}
+    failed = sum(n for key, n in data["answers"].items() if " " in key and key[-3:] not in ("200", "304"))
+    full = [each for each in data["samples"] if each["second"] >= max(1800, data["window_full_s"])]
+
+    def both(key: str) -> str:
+        """The medians of the first and the last ten minutes."""
+        times = [each["second"] for each in full]
+        early = [each[key] for each in full if each["second"] < times[0] + 600]
+        late = [each[key] for each in full if each["second"] > times[-1] - 600]
+        return f"{median(early):,.0f}, {median(late):,.0f}, {max(each[key] for each in full):,.0f}"
+
+    readings = sum(data["answers"][name] for name in ("accepted", "duplicate", "corrected", "refused"))
+    rows = [
+        [
+            "minutes, open maps, a forecast every",
+            f"{data['minutes']:.0f}, {data['asked']['pages']}, {data['size']['step_s']} s",
+        ],
+        ["nodes, sensors", f"{data['size']['nodes']:,}, {data['size']['sensors']:,}"],
+        ["batches of readings, requests of the maps", f"{data['requests']:,}, {sum(of_maps.values()):,}"],
+        ["of them failed, or answered with 4xx or 5xx", f"{failed:,}"],
+        ["readings answered, stored", f"{readings:,}, {data['stored_rows']:,}"],
+        ["forecasts, steps without one", f"{data['forecasts']}, {data['missed_ticks']}"],
+        ["descriptors after half an hour, at the end, at most", both("descriptors")],
+        ["memory in MiB, the same", both("mib")],
+        ["threads, the same", both("threads")],
+        [
+            "answer to a batch, as a multiple of the disk's own time for a page: median, 99th percentile",
+            f"{data['ingest_to_disk']['p50']:.1f}, {data['ingest_to_disk']['p99']:.1f}",
+        ],
+        [
+            "other work on the machine: load average, median",
+            f"{median(each['load_1min'] for each in data['samples']):.0f}",
+        ],
+    ]
+    return table(["measured", "two hours"], rows)
+
+
 TABLES: dict[str, Callable[[list[Result]], str]] = {
     "serve-load": serve_load,
+    "serve-pages": serve_pages,
     "summary": summary,
     "standing": standing,
     "at-sensors": at_sensors,
