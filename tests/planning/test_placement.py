@@ -150,6 +150,7 @@ def test_sensors_missed_least_are_seen_by_others(found: Placement, town: City) -
     losses = [sensor.loss for sensor in found.redundant]
     assert losses == sorted(losses) and losses[0] > 0
     assert all(town.stream.sensors[sensor.row] and "Without it" in sensor.reason for sensor in found.redundant)
+    assert all(0 < sensor.elsewhere < 1 for sensor in found.redundant)  # by others, without itself
     alone = place(town, remove=3, settings=FEW)
     assert alone.sites == () and alone.redundant == found.redundant
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -91,6 +93,13 @@ def test_weights_follow_the_traffic_and_the_roads(town: City, traffic: Traffic) 
     assert (np.argsort(by_traffic) == np.argsort(traffic.levels + traffic.offset)).all()
     ratio = by_km / by_traffic
     np.testing.assert_allclose(ratio / ratio.mean(), road_km(town.network) / road_km(town.network).mean(), rtol=1e-6)
+
+
+def test_what_only_the_map_says_counts_half(town: City, traffic: Traffic) -> None:
+    busy = traffic.levels + traffic.offset
+    for per_day, power in ((None, 0.5), (24.0, 1.0)):
+        weights = replace(traffic, per_day=per_day).weights("traffic", town.network)
+        np.testing.assert_allclose(weights, busy**power / (busy**power).mean())
 
 
 def test_all_roads_are_shared_out_among_the_nodes(town: City) -> None:
