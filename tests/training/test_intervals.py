@@ -8,13 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from frigate.city.city import City
 from frigate.errors import CheckpointError, SettingsError
 from frigate.roads.feature_cache import ensure_road_features
 from frigate.training.checkpoint import load_run
-from frigate.training.intervals import Intervals, parse_level
+from frigate.training.intervals import CLOSURE, Intervals, fit_intervals, parse_level
 from frigate.training.out_of_fold import measured_intervals
+from frigate.training.predictive import Cells, CountLaw
 from frigate.training.run import Run
 from frigate.training.train import train
 from tests.support.errors import raises
@@ -151,3 +153,35 @@ def test_gauges_have_intervals_too() -> None:
     made = train(town(quantity="speed"), seen=0.8, settings=tiny(epochs=1), device="cpu").intervals
     assert made is not None
     assert as_text(Intervals.from_json(made.to_json(), nodes=len(made.own), quantity="speed")) == as_text(made)
+
+
+def changed_cells(sensors: int, *, short_of: float) -> tuple[Cells, NDArray[np.float64], NDArray[np.int64]]:
+    """Counts at sensors: usual ones, and some on changed roads, which fall short of the change by up to that share."""
+    rng = np.random.default_rng(0)
+    sensor = np.repeat(np.arange(sensors), 60)
+    usual = np.repeat(rng.uniform(20, 200, sensors), 60)
+    rerouted = np.where(np.arange(len(usual)) % 4 == 0, np.repeat(rng.choice([0.2, 0.5, 2.0, 4.0], sensors), 60), 1.0)
+    share = np.repeat(rng.uniform(0, short_of, sensors), 60)
+    count = rng.poisson(usual * rerouted ** (1 - share)).astype(np.float64)
+    like = np.ones(len(usual))
+    forecast = usual * rerouted
+    return Cells(forecast, forecast, 0.1 * like, like, like, rerouted, 0 * like), count, sensor
+
+
+@pytest.mark.parametrize("short_of", [0.0, 0.5, 1.0])
+def test_closures_on_record_say_how_much_of_a_change_is_in_doubt(short_of: float) -> None:
+    left_out = changed_cells(60, short_of=short_of)
+    made = fit_intervals(left_out, left_out, nodes=60, quantity="count")
+    assert made is not None and isinstance(made.places.law, CountLaw)
+    assert short_of * 0.5 <= made.places.law.closure <= short_of * 1.1 + 0.1
+    cells, count, _ = left_out
+    lower, upper, _ = made.band(cells, np.zeros(len(count), bool), 90)
+    changed = cells.rerouted != 1
+    for some in (changed, ~changed):
+        assert 0.87 <= ((lower <= count) & (count <= upper))[some].mean() <= 1
+
+
+def test_without_closures_on_record_half_of_a_change_is_in_doubt() -> None:
+    few = changed_cells(8, short_of=0.5)
+    made = fit_intervals(few, few, nodes=8, quantity="count")
+    assert made is not None and isinstance(made.places.law, CountLaw) and made.places.law.closure == CLOSURE == 0.5
