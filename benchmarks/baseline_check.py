@@ -38,7 +38,8 @@ def whole_split(stream: RoadNetworkStream) -> Split:
     S = stream.num_snapshots
     none = np.zeros(stream.num_nodes, bool)
     ends = (0, S * 7 // 10, S * 8 // 10, S)
-    return Split(stream.sensors, none, none, *((ends[i], ends[i + 1]) for i in range(3)))
+    train, validate, test = ((ends[i], ends[i + 1]) for i in range(3))
+    return Split(stream.sensors, none, none, train, validate, test)
 
 
 def maes(forecast: Baseline, windows: Windows, at: np.ndarray, inputs: torch.Tensor) -> dict[str, float]:

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from frigate.calendar import DAY_S
+from frigate.check.conflicts import Conflicts, find_conflicts
+from frigate.check.exclusions import exclude_block, exclusion_lines, exclusions
 from frigate.check.sensors import SHOWN, SensorCheck, check_sensors, fault_lines
 from frigate.city.city import City
-from frigate.city.city_toml import step_text
+from frigate.city.city_toml import read_city_file, step_text
 from frigate.city.network import NodeId, RoadNetwork, joined_nodes
 from frigate.city.network_tables import connected_parts
 from frigate.city.stream import RoadNetworkStream
@@ -31,6 +33,7 @@ class CheckReport:
     name: str
     quantity: str
     unit: str
+    on_roads: bool  # its nodes are roads, and its edges turns
     nodes: int
     absent_nodes: int  # in the node table, but not in the current network
     roads: int
@@ -56,6 +59,9 @@ class CheckReport:
     dead: tuple[NodeId, ...]
     stuck: tuple[NodeId, ...]
     silent: tuple[NodeId, ...]
+    exclusions: tuple[tuple[str, str], ...]  # what to leave out, as for --exclude, and why
+    excluded: tuple[str, ...]  # what city.toml leaves out already
+    conflicts: Conflicts | None  # None: no counts that could contradict each other
     networks: int
     changes: int  # snapshots whose network differs from the one before
     distortions: dict[str, dict[str, float]] | None  # by choice of anchors
@@ -74,19 +80,21 @@ class CheckReport:
 
     def lines(self) -> list[str]:
         lines = [
-            f"{self.name}: {self.nodes:,} nodes, {self.roads:,} roads, {self.road_km:,.1f} km",
-            f"Sensors: {self.sensors:,} ({self.sensor_share:.1%} of the nodes)",
+            f"{self.name}: {self.nodes:,} {self.node_word}, {self.network_text}",
+            f"Sensors: {self.sensors:,} ({self.sensor_share:.1%} of the {self.node_word})",
             *([self.hops_line()] if self.unseen and self.sensors else []),
             *([self.detectors_line()] if self.detectors else []),
             self.period(),
             f"Observed: {self.observed_share:.1%} of all cells, {self.observed_at_sensors:.1%} of the sensors' cells",
             *self._gap_lines(),
             *fault_lines(self.by_sensor),
-            f"Strongly connected parts: {self.parts:,}, the largest of {self.largest_part:,} nodes",
+            *exclusion_lines(self.exclusions, self.excluded),
+            *([] if self.conflicts is None else self.conflicts.lines()),
+            f"Strongly connected parts: {self.parts:,}, the largest of {self.largest_part:,} {self.node_word}",
             f"Networks: {self.networks:,}, changed at {self.changes:,} snapshots",
         ]
         if self.absent_nodes:
-            lines.append(f"Nodes removed, or not yet added: {self.absent_nodes:,}")
+            lines.append(f"{self.node_word.capitalize()} removed, or not yet added: {self.absent_nodes:,}")
         for choice, measured in (self.distortions or {}).items():
             shown = ", ".join(f"{k} {measured[k]:.3g}" for k in ("distortion", "expansion", "contraction"))
             lines.append(f"Positions, {ANCHORS} {choice} anchors: {shown} over {measured['pairs']:,} pairs")
@@ -98,6 +106,26 @@ class CheckReport:
             lines += [f"  {notice}", *(f"    {place}" for place in places)]
         return lines + [f"Before training: {words}" for words in self.advice]
 
+    @property
+    def node_word(self) -> str:
+        """What a node is: "nodes", or "roads" in a city on roads."""
+        return "roads" if self.on_roads else "nodes"
+
+    @property
+    def link_word(self) -> str:
+        """What an edge is: "roads", or "turns" in a city on roads."""
+        return "turns" if self.on_roads else "roads"
+
+    @property
+    def network_text(self) -> str:
+        if self.on_roads:
+            return f"{self.roads:,} turns"
+        return f"{self.roads:,} roads, {self.road_km:,.1f} km"
+
+    def exclude_block(self) -> str:
+        """A ready [exclude] block for city.toml, with all that looks broken."""
+        return exclude_block(self.exclusions, self.excluded)
+
     def period(self) -> str:
         if self.first is None:
             return f"No readings; the step is {self.step}"
@@ -105,7 +133,9 @@ class CheckReport:
         return f"{what}, {self.snapshots:,} snapshots of {self.step} from {self.first} to {self.last} ({self.timezone})"
 
     def detectors_line(self) -> str:
-        line = f"Detectors: {len(self.detectors):,} at {len({node for _, node, _ in self.detectors}):,} nodes"
+        line = (
+            f"Detectors: {len(self.detectors):,} at {len({node for _, node, _ in self.detectors}):,} {self.node_word}"
+        )
         moved = [(metres, name, node) for name, node, metres in self.detectors if metres is not None]
         if not moved:
             return line
@@ -116,7 +146,8 @@ class CheckReport:
     def hops_line(self) -> str:
         near = ", ".join(f"{hops}: {share:.1%}" for hops, share in self.unseen_within.items())
         apart = f"; not connected to any: {self.unseen_apart:,}" if self.unseen_apart else ""
-        return f"Nodes without a sensor: {self.unseen:,}; share with one within this many roads: {near}{apart}"
+        words = f"{self.node_word.capitalize()} without a sensor: {self.unseen:,}"
+        return f"{words}; share with one within this many {self.link_word}: {near}{apart}"
 
     def _gap_lines(self) -> list[str]:
         longest = sorted(self.gaps, key=lambda gap: -gap[1])[:SHOWN]
@@ -138,7 +169,7 @@ class CheckReport:
         return lines
 
 
-def check_city(city: City, *, positions: bool = False) -> CheckReport:
+def check_city(city: City, *, positions: bool = False, conflicts: bool = False) -> CheckReport:
     """Check what a city holds and what is wrong with it.
 
     Parameters
@@ -147,6 +178,8 @@ def check_city(city: City, *, positions: bool = False) -> CheckReport:
         The city.
     positions
         Whether to measure the distortion of positions for each choice of anchors, which takes longer.
+    conflicts
+        Whether to ask every sensor of counts about the others, which estimates demand.
 
     Returns
     -------
@@ -170,6 +203,7 @@ def check_city(city: City, *, positions: bool = False) -> CheckReport:
         name=city.name,
         quantity=stream.quantity,
         unit=stream.unit,
+        on_roads=len(network.lines) > 0,
         nodes=N,
         absent_nodes=int((~network.present).sum()),
         roads=network.num_edges,
@@ -197,6 +231,9 @@ def check_city(city: City, *, positions: bool = False) -> CheckReport:
         dead=tuple(sensor.node_id for sensor in sensors if sensor.dead),
         stuck=tuple(sensor.node_id for sensor in sensors if sensor.stuck_snapshots),
         silent=tuple(sensor.node_id for sensor in sensors if sensor.silent_since),
+        exclusions=exclusions(sensors),
+        excluded=_excluded(city),
+        conflicts=find_conflicts(city) if conflicts else None,
         networks=len(stream.networks),
         changes=int((np.diff(stream.network_of) != 0).sum()),
         distortions=_distortions(network) if positions else None,
@@ -206,6 +243,13 @@ def check_city(city: City, *, positions: bool = False) -> CheckReport:
         imported={notice: where for notice, where in city.imported.items() if notice not in city.notices},
         detectors=_detectors(city),
     )
+
+
+def _excluded(city: City) -> tuple[str, ...]:
+    """The entries of [exclude] in city.toml."""
+    if city.folder is None or not (city.folder / "city.toml").is_file():
+        return ()
+    return read_city_file(city.folder).exclude
 
 
 def _detectors(city: City) -> tuple[tuple[str, NodeId, float | None], ...]:

@@ -6,7 +6,7 @@ Everything comes from one seed and is kept with a run. Nothing here looks at a r
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from frigate.reading.files import check_regular
 
 DEFAULT_SHARE = 0.8  # of the sensors are seen by default
 MIN_SEEN = 3  # one for validation, two to learn each from the other
-NODES = ("seen", "validation", "unseen")  # of a Split
+NODES = ("seen", "validation", "unseen", "left_out")  # of a Split
 PERIODS = ("train", "validate", "test")
 
 Seen = float | Literal["all"] | Iterable[NodeId] | None
@@ -45,6 +45,16 @@ class Split:
     train: Period
     validate: Period
     test: Period
+    left_out: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))  # [N] sensors that are never read
+
+    def __post_init__(self) -> None:
+        if not len(self.left_out):
+            object.__setattr__(self, "left_out", np.zeros(len(self.seen), bool))
+
+    def leaving_out(self, sensors: NDArray[np.bool_]) -> Split:
+        """The split without these of its seen sensors [N]."""
+        gone = self.seen & sensors
+        return replace(self, seen=self.seen & ~gone, validation=self.validation & ~gone, left_out=self.left_out | gone)
 
     @property
     def training(self) -> NDArray[np.bool_]:
@@ -74,9 +84,10 @@ class Split:
             first, stop = data[name]
             return int(first), int(stop)
 
-        seen, validation, unseen = (mask(name) for name in NODES)
+        data = {"left_out": []} | data  # runs of 0.1.0 read every sensor
+        seen, validation, unseen, left_out = (mask(name) for name in NODES)
         train, validate, test = (period(name) for name in PERIODS)
-        return cls(seen, validation, unseen, train, validate, test)
+        return cls(seen, validation, unseen, train, validate, test, left_out)
 
 
 def make_split(

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.calendar import Steps, iso, local_iso, utc_offsets_s, wall_clock
-from frigate.city.network import RoadNetwork, usual_roads
+from frigate.city.network import RoadNetwork, shut_nodes, usual_roads
 from frigate.city.timeline import changes_begun
 from frigate.errors import CityError
 
@@ -114,6 +114,15 @@ class RoadNetworkStream:
         first, stop = period or (0, self.num_snapshots)
         used, count = np.unique(self.network_of[first:stop], return_counts=True)
         return usual_roads([self.networks[k] for k in used.tolist()], count) if len(used) else self.network
+
+    def usual_readings(self, first: int, stop: int) -> NDArray[np.bool_]:
+        """[S,N] the readings of snapshots [first, stop) that tell of a usual day: not those of nodes that were shut."""
+        observed = self.observed[first:stop]
+        if len(self.networks) == 1:
+            return observed
+        usual = self.usual_network((first, stop))
+        shut = np.stack([shut_nodes(usual, network) for network in self.networks])
+        return observed & ~shut[self.network_of[first:stop]] if shut.any() else observed
 
     def network_at(self, snapshot: NDArray[np.int64]) -> NDArray[np.int64]:
         """The index of the network that holds when these snapshots begin; they may lie before or after the record."""

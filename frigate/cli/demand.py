@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from frigate.cli.console import print_json, say, status
-from frigate.cli.parser import CITY_FOLDER, JSON, Argument, Command
+from frigate.cli.console import notice, print_json, say, status
+from frigate.cli.parser import CITY_FOLDER, EXCLUDE, JSON, TRUST_ALL, Argument, Command
 from frigate.cli.train import read
 from frigate.errors import SettingsError
 
@@ -23,21 +23,23 @@ def run(args: Namespace) -> None:
     if args.output is None and args.through is None:
         raise SettingsError("name a file for the flows with -o, or a road with --through")
     road = None if args.through is None else _road(args.through)
-    city = read(args.city)
+    city = read(args.city, args.exclude)
     if isinstance(road, str) and not len(city.network.lines):
         raise _not_a_road(road)
     if road is not None:
         find_road(city.stream.usual_network(), road)
     with status("Estimating demand"):
-        demand = estimate_demand(city, seed=args.seed)
+        demand = estimate_demand(city, seed=args.seed, trust_all=args.trust_all)
         through = None if road is None else trips_through(demand, road)
         if args.output is not None:
             write_flows(args.output, demand, city, through=through)
+    notice(*demand.notices)
     if args.json:
         print_json(
             {
                 "roads": demand.network.num_edges,
                 "sensors": int(demand.sensors.sum()),
+                "notices": list(demand.notices),
                 "relative_error_at_sensors": round(demand.fit, 4),
                 "searches": demand.settings.to_json()["searches"],
                 "through": [] if through is None else [vars(movement) for movement in through.movements],
@@ -75,8 +77,10 @@ DEMAND = Command(
     run,
     (
         CITY_FOLDER,
+        EXCLUDE,
         Argument("-o --output FILE", "write the flows of all roads: .html (a map), .geojson or .parquet", Path),
         Argument("--through A,B", "list the trips that pass the road from A to B; a page draws them"),
+        TRUST_ALL,
         Argument("--seed N", "of the sampled trips", int, 0),
         JSON,
     ),

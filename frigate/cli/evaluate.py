@@ -96,6 +96,8 @@ def print_evaluation(result: Evaluation) -> None:
         say(result.intervals.line())
         if result.intervals.drift is not None:
             say(result.intervals.drift.line())
+    if result.broken is not None:
+        say(result.broken.line())
     at_sensors = result.sensor_table()
     if at_sensors:
         print()

@@ -197,6 +197,9 @@ EXCLUDE = Argument(
     "(4411@2024-03-11); may be repeated",
     repeated=True,
 )
+TRUST_ALL = Argument(
+    "--trust-all", "use every sensor, also those that the others contradict or that look broken by their own record"
+)
 DEVICE = Argument("--device DEVICE", "cpu or cuda (default: cuda if available)")
 KERNELS = Argument(
     "--kernels",

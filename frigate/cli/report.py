@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from frigate.cli.console import log, notice, progress, say
-from frigate.cli.parser import DEVICE, OTHER_CITY, RUN, Argument, Command
+from frigate.cli.parser import DEVICE, EXCLUDE, OTHER_CITY, RUN, Argument, Command
 from frigate.cli.train import read
 from frigate.errors import SettingsError
 
@@ -22,7 +22,7 @@ def run(args: Namespace) -> None:
     opened = load_run(args.run)
     if args.level is not None:
         opened.require_intervals(args.level)
-    city = opened.open_city() if args.city is None else read(args.city)
+    city = opened.open_city(exclude=args.exclude) if args.city is None else read(args.city, args.exclude)
     edit_network(opened.usual_roads(city.stream), close=args.close)  # refuses unknown roads before the slow part
     with progress("Evaluating") as update:
         result = evaluate(opened, city, stride=args.stride, test=args.test, device=args.device, progress=update)
@@ -53,6 +53,7 @@ REPORT = Command(
             "--close A,B", "show the day with the road from A to B, or a street, closed; may be repeated", repeated=True
         ),
         OTHER_CITY,
+        EXCLUDE,
         Argument(
             "--test PERIOD",
             "days to score, such as 2024-03-11/2024-03-15; the map shows the last (default: the run's test period)",

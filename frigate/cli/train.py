@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frigate.cli.console import log, notice, print_json, progress, say, status
-from frigate.cli.parser import CITY, DEVICE, EXCLUDE, JSON, KERNELS, Argument, Command
+from frigate.cli.parser import CITY, DEVICE, EXCLUDE, JSON, KERNELS, TRUST_ALL, Argument, Command
 from frigate.config import BASELINES, PRESETS
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ def run(args: Namespace) -> int:
             resume=args.resume,
             device=args.device,
             on_step=on_step,
+            trust_all=args.trust_all,
+            on_notice=notice,
         )
     log(f"trained on {device.type}: {computed_with}")
     if args.json:
@@ -101,6 +103,7 @@ TRAIN = Command(
         Argument("-o --output RUN", "the run folder to write", Path, required=True),
         Argument("--seen SENSORS", "sensors to use: 30%, 0.3, a file of node ids, or all (default: 80%)"),
         EXCLUDE,
+        TRUST_ALL,
         Argument(
             "--split",
             "which nodes to hold out: random ones, or a contiguous region",

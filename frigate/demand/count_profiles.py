@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.calendar import BINS, HOURS, PART_S, WEEK_PARTS, between_bins, bins_told_of, week_parts
-from frigate.city.network import shut_nodes
 from frigate.city.split import Period
 from frigate.city.stream import RoadNetworkStream
 from frigate.demand.calibration import Floats
@@ -35,7 +34,7 @@ def usual_counts(
     first, stop = period or (0, stream.num_snapshots)
     rows = np.flatnonzero(sensors)
     values = stream.values[first:stop, rows].astype(np.float64)
-    observed = usual_readings(stream, first, stop)[:, rows]
+    observed = stream.usual_readings(first, stop)[:, rows]
     told_of = bins_told_of(stream.wall_clock[first:stop], stream.step_s)
     hourly = np.full((BINS, stream.num_nodes), np.nan)
     for b in np.flatnonzero(told_of.any(0)):
@@ -44,16 +43,6 @@ def usual_counts(
         total = np.where(observed[at], values[at], 0).sum(0)
         hourly[b, rows[count > 0]] = (total / np.maximum(count, 1))[count > 0]
     return hourly
-
-
-def usual_readings(stream: RoadNetworkStream, first: int, stop: int) -> NDArray[np.bool_]:
-    """[S,N] the readings of snapshots [first, stop) that tell of a usual day: not those of nodes that were shut."""
-    observed = stream.observed[first:stop]
-    if len(stream.networks) == 1:
-        return observed
-    usual = stream.usual_network((first, stop))
-    shut = np.stack([shut_nodes(usual, network) for network in stream.networks])
-    return observed & ~shut[stream.network_of[first:stop]] if shut.any() else observed
 
 
 def fill_empty_hours(hourly: Floats) -> Floats:
@@ -89,7 +78,7 @@ def usual_week(
     week = np.full((WEEK_PARTS, stream.num_nodes), np.nan, np.float32)
     parts = week_parts(clock, stream.step_s)
     table = usual[:, rows]
-    observed = usual_readings(stream, first, stop)[:, rows]
+    observed = stream.usual_readings(first, stop)[:, rows]
     for part in np.unique(parts):
         at = np.flatnonzero(parts == part)
         expected = table[low[at]] + share[at, None] * (table[high[at]] - table[low[at]])
@@ -102,6 +91,30 @@ def usual_week(
     return week
 
 
+def roughness(
+    stream: RoadNetworkStream, sensors: NDArray[np.bool_], usual: Floats, period: Period | None = None
+) -> NDArray[np.float64]:
+    """[N] how much each sensor's counts differ from one snapshot to the next, against the usual [K,N]; NaN elsewhere.
+
+    Vehicles arrive by chance: where few pass, counts are rough. What a count is multiplied by does not matter.
+    """
+    first, stop = period or (0, stream.num_snapshots)
+    rows = np.flatnonzero(sensors & np.isfinite(usual).all(0))
+    low, high, share = between_bins(stream.wall_clock[first:stop], stream.step_s)
+    observed = stream.usual_readings(first, stop)
+    found = np.full(stream.num_nodes, np.nan)
+    for n in rows.tolist():
+        table = usual[:, n]
+        expected = table[low] + share * (table[high] - table[low])
+        known = observed[:, n] & (expected > TINY)
+        ratio = np.where(known, stream.values[first:stop, n], np.nan) / np.where(known, expected, 1)
+        jump = np.abs(np.diff(ratio)) * np.sqrt(expected[1:] / max(float(expected.mean()), TINY))
+        jump = jump[np.isfinite(jump)]
+        if len(jump):
+            found[n] = float(np.median(jump)) or float(jump.mean())
+    return found
+
+
 def usual_medians(
     stream: RoadNetworkStream, sensors: NDArray[np.bool_], period: Period | None = None
 ) -> NDArray[np.float32]:
@@ -110,7 +123,7 @@ def usual_medians(
     rows = np.flatnonzero(sensors)
     medians = np.full((BINS, stream.num_nodes), np.nan, np.float32)
     told_of = bins_told_of(stream.wall_clock[first:stop], stream.step_s)
-    observed = usual_readings(stream, first, stop)
+    observed = stream.usual_readings(first, stop)
     for b in np.flatnonzero(told_of.any(0)):
         at = np.flatnonzero(told_of[:, b])
         cells = np.ix_(at, rows)

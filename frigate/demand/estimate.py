@@ -48,6 +48,7 @@ class Demand:
     node_flow: NDArray[np.float32]  # [K,N] vehicles per step, with this factor
     node_spread: NDArray[np.float32]  # [N] uncertainty of the flow: standard deviation of its log over the sets
     fit: float  # mean absolute error of the flows at the sensors, relative to their mean count
+    notices: tuple[str, ...] = ()  # of sensors that were left out
 
     def __repr__(self) -> str:
         facts = ", ".join(f"{name} {fact}" for name, fact in self._facts().items())
@@ -141,7 +142,7 @@ def calibrate(
     counts = week_mean(usual)
     through = [trips.through_node for trips in sets]
     views = [SensorView.of(nodes, sensors) for nodes in through]
-    numbers = tuple(_numbers(view, counts[sensors], settings) for view in views)
+    numbers = tuple(trip_flows(view, counts[sensors], settings) for view in views)
     level, spread = middle_flow(np.stack([nodes.T @ n for nodes, n in zip(through, numbers, strict=True)]))
     sensor_shares = find_sensor_shares(zip(through, views, numbers, strict=True), sensors)
     known = np.where(sensors, usual, 0)
@@ -205,12 +206,13 @@ def trip_levels(sets: tuple[RouteSet, ...], usual: NDArray[np.floating], setting
     sensors = np.isfinite(usual).all(0)
     counts = week_mean(usual)[sensors]
     flows = [
-        trips.through_node.T @ _numbers(SensorView.of(trips.through_node, sensors), counts, settings) for trips in sets
+        trips.through_node.T @ trip_flows(SensorView.of(trips.through_node, sensors), counts, settings)
+        for trips in sets
     ]
     return Estimates(*middle_flow(np.stack(flows)))
 
 
-def _numbers(view: SensorView, counts: Floats, settings: DemandSettings) -> NDArray[np.float32]:
+def trip_flows(view: SensorView, counts: Floats, settings: DemandSettings) -> NDArray[np.float32]:
     """[R] the trip flows that meet the counts [V]."""
     wanted = counts[:, None]
     fitted = view.calibrate(first_numbers(view, wanted), wanted, iterations=settings.iterations, hold=settings.hold)

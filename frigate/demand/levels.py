@@ -257,7 +257,8 @@ def _fit_scales(inputs: Tensor, places: Places, rows: NDArray[np.int64], logs: T
     centred = logs - logs.mean()
     between = places.between(rows, rows)
     of_rows = inputs[rows]
-    begin = usual_scales(max(float(centred.var()), 1e-3))
+    more = torch.full((inputs.shape[1] - INPUTS,), math.log(0.2), dtype=torch.float64)
+    begin = torch.cat([usual_scales(max(float(centred.var()), 1e-3)), more])
     scales = begin.clone().requires_grad_()
     optimiser = torch.optim.Adam([scales], lr=RATE)
     with torch.enable_grad():
@@ -276,3 +277,66 @@ def _leave_one_out(scales: Tensor, inputs: Tensor, places: Places, rows: NDArray
     inverse = torch.cholesky_inverse(_cholesky(scales, inputs, places, rows))
     centred = logs - logs.mean()
     return logs - (inverse @ centred) / inverse.diagonal()
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """The logarithm of the mean count at some places, each from the sensors other than itself."""
+
+    mean: NDArray[np.float64]
+    spread: NDArray[np.float64]  # standard deviation
+
+
+def left_out_levels(
+    places: Places,
+    rows: NDArray[np.int64],
+    counts: Floats,
+    held_out: Estimates,
+    *,
+    asked: NDArray[np.int64],
+    own: Floats,
+    offset: float,
+    keys: NDArray[np.uint64],
+) -> LeftOut:
+    """What the sensors `rows` say of the places `asked`: of a sensor among them, what all the others say.
+
+    Parameters
+    ----------
+    places
+        Of all nodes.
+    rows, counts
+        [n] the sensors, and the mean count of each.
+    held_out
+        What the trips say of each node; at a sensor of `rows`, estimated without it.
+    asked
+        [m] the places.
+    own
+        [N,C] standardised: what a sensor's counts say of it whatever they are multiplied by.
+    offset
+        Added before the logarithm.
+    keys
+        [N] numbers that stand for the nodes: the sensors to fit and to read are chosen by them.
+    """
+    by_key = np.argsort(keys[rows], kind="stable")[:READ_SENSORS]
+    rows = rows[by_key]
+    inputs = torch.cat([_inputs(places, held_out, offset), torch.from_numpy(own)], dim=1)
+    logs = torch.from_numpy(np.log(counts[by_key] + offset))
+    some = slice(FITTED_SENSORS)
+    scales = _fit_scales(inputs, places, rows[some], logs[some])
+    factor = _cholesky(scales, inputs, places, rows)
+    inverse = torch.cholesky_inverse(factor)
+    centred = logs - logs.mean()
+    solved = inverse @ centred
+    mean = np.zeros(len(places.km))
+    variance = np.zeros(len(places.km))
+    mean[rows] = (logs - solved / inverse.diagonal()).numpy()
+    variance[rows] = (1 / inverse.diagonal()).numpy()
+    alike, near, _, street, word = scales[: len(SCALES) - 1].exp().tolist()
+    noise = math.exp(float(scales[SCALES.index("noise")])) + NOISE
+    others = np.setdiff1d(asked, rows)
+    for part in np.array_split(others, max(1, len(others) * len(rows) // MAX_CELLS)):
+        kernel = _kernel(scales, inputs[part], inputs[rows], places.between(part, rows))
+        mean[part] = (kernel @ solved + logs.mean()).numpy()
+        explained = ((kernel @ inverse) * kernel).sum(1).numpy()
+        variance[part] = np.maximum(alike + near + street + word - explained, 0) + noise
+    return LeftOut(mean[asked], np.sqrt(variance[asked]))

@@ -10,12 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.city.city import City
+from frigate.city.faults import find_faults
 from frigate.city.network import RoadNetwork
 from frigate.city.split import Period
 from frigate.city.stream import RoadNetworkStream
 from frigate.demand.calibration import RouteSet
 from frigate.demand.closures import detour_sets, fit_response
-from frigate.demand.count_profiles import fill_empty_hours, usual_counts, usual_medians, usual_week, week_mean
+from frigate.demand.count_profiles import (
+    fill_empty_hours,
+    roughness,
+    usual_counts,
+    usual_medians,
+    usual_week,
+    week_mean,
+)
+from frigate.demand.cross_check import ASKED_WITH, CrossCheck, cross_check
 from frigate.demand.detour_totals import DetourTotals, detour_totals
 from frigate.demand.estimate import Demand, calibrate, trip_levels
 from frigate.demand.levels import MIN_SENSORS, Estimates, Places, estimate_levels, fit_levels, places_of
@@ -27,8 +36,12 @@ from frigate.demand.tuning import choose_settings
 from frigate.errors import CityError, SettingsError
 from frigate.roads.feature_cache import features_of
 from frigate.roads.line_graph import LineGraph
+from frigate.text import three_digits
 
 FOLDS = 4  # parts of the sensors, each estimated from the other parts
+MOST_CONTRADICTED = 0.2  # of the sensors
+MIN_LEFT = 3  # sensors to calibrate to
+NAMED = 5  # sensors in notices
 
 
 @dataclass(frozen=True)
@@ -74,7 +87,7 @@ class TripModel:
 
     def demand(self, sensors: NDArray[np.bool_]) -> Demand:
         """The demand calibrated to these sensors [N]."""
-        usual = self._usual(sensors)
+        usual = self.usual(sensors)
         demand = calibrate(
             self.network,
             self.graph,
@@ -105,7 +118,7 @@ class TripModel:
     def with_fitted_levels(self, sensors: NDArray[np.bool_]) -> TripModel:
         """The same trips, with levels fitted to the counts of these sensors [N]."""
         assert self.places is not None
-        usual = self._usual(sensors)
+        usual = self.usual(sensors)
         rows = np.flatnonzero(np.isfinite(usual).all(0))
         levels = None
         if len(rows) >= MIN_SENSORS:
@@ -123,7 +136,7 @@ class TripModel:
         if all(stream.networks[k] is self.network for k in np.unique(stream.network_of[slice(*period)]).tolist()):
             return replace(self, settings=settings)
         as_trips_say = replace(settings, sets=sets, closures=ClosureResponse(1.0, 1.0))
-        usual = self._usual(sensors)
+        usual = self.usual(sensors)
         rows = np.flatnonzero(np.isfinite(usual).all(0))
         rows = rows[np.argsort(self.graph.node_key[rows], kind="stable")]
         folds = [rows[fold::FOLDS] for fold in range(FOLDS)]
@@ -136,7 +149,7 @@ class TripModel:
                     self.network,
                     self.graph,
                     self.sets[:sets],
-                    self._usual(visible),
+                    self.usual(visible),
                     as_trips_say,
                     step_s=self.step_s,
                     seed=self.seed,
@@ -154,13 +167,13 @@ class TripModel:
         response = fit_response(stream, period, self.network, sensors, changes, self.settings.closures)
         return replace(self, settings=replace(settings, closures=response))
 
-    def _usual(self, sensors: NDArray[np.bool_]) -> NDArray[np.floating]:
+    def usual(self, sensors: NDArray[np.bool_]) -> NDArray[np.floating]:
         """[K,N] the usual counts of these sensors; NaN elsewhere."""
         return fill_empty_hours(np.where(sensors, self.usual_counts, np.nan))
 
     def _held_out(self, sensors: NDArray[np.bool_], trips: Estimates) -> Estimates:
         """What the trips say of each node; at a sensor, from a part of the sensors without it."""
-        rows = np.flatnonzero(np.isfinite(self._usual(sensors)).all(0))
+        rows = np.flatnonzero(np.isfinite(self.usual(sensors)).all(0))
         rows = rows[np.argsort(self.graph.node_key[rows], kind="stable")]
         level = trips.level.astype(np.float64)
         spread = trips.spread.astype(np.float64)
@@ -168,7 +181,7 @@ class TripModel:
             visible = sensors.copy()
             hidden = rows[fold::FOLDS]
             visible[hidden] = False
-            without = trip_levels(self.sets, self._usual(visible), self.settings)
+            without = trip_levels(self.sets, self.usual(visible), self.settings)
             level[hidden] = without.level[hidden]
             spread[hidden] = without.spread[hidden]
         return Estimates(level, spread)
@@ -198,6 +211,7 @@ def estimate_demand(
     period: Period | None = None,
     settings: DemandSettings | None = None,
     seed: int = 0,
+    trust_all: bool = False,
 ) -> Demand:
     """Estimate travel demand from the counts at some nodes.
 
@@ -213,6 +227,9 @@ def estimate_demand(
         Default: what has the lowest error at held-out sensors (`fit_trips`).
     seed : int
         Seed for sampling trips.
+    trust_all : bool
+        Use every sensor. Default: those that the others contradict, or that are broken by their own record, are left
+        out and named in the demand's notices.
 
     Examples
     --------
@@ -227,11 +244,86 @@ def estimate_demand(
     if not stream.observed[slice(*(period or (0, stream.num_snapshots))), sensors].any():
         where = city.folder or city.name
         raise CityError(f"{where}: no sensor has a reading, and demand is estimated from counts. Add readings")
+    doubts = Doubts() if trust_all else doubted_sensors(city, sensors, period=period)
+    sensors = doubts.without(sensors)
     if settings is None:
         trips = fit_trips(city, sensors, period=period, seed=seed)
     else:
-        trips = _trips(city, sensors, stream.usual_network(period), settings, period, seed)
-    return trips.demand(sensors)
+        trips = trips_of(city, sensors, stream.usual_network(period), settings, period, seed)
+    return replace(trips.demand(sensors), notices=doubts.notices)
+
+
+@dataclass(frozen=True)
+class Doubts:
+    """Sensors that nothing should be learned from, and notices that name them."""
+
+    rows: tuple[int, ...] = ()
+    notices: tuple[str, ...] = ()
+
+    def without(self, sensors: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The other sensors [N]."""
+        left = sensors.copy()
+        left[list(self.rows)] = False
+        return left
+
+
+def doubted_sensors(city: City, sensors: NDArray[np.bool_], *, period: Period | None = None) -> Doubts:
+    """Which of these sensors [N] to leave out of a calibration; as in `estimate_demand`.
+
+    Where too many are contradicted, nobody can say which are right: none is left out for it.
+    """
+    stream = city.stream
+    first, stop = period or (0, stream.num_snapshots)
+    rows = np.flatnonzero(sensors & stream.observed[first:stop].any(0))
+    faults = find_faults(stream, rows, (first, stop))
+    reasons = {row: each.unfit for row, each in zip(rows.tolist(), faults, strict=True) if each.unfit}
+    unfit = np.zeros(len(sensors), bool)
+    unfit[list(reasons)] = True
+    asked = ask_sensors(city, sensors, period=period, unfit=unfit)
+    contradicted = np.flatnonzero(asked.contradicted)
+    told = []
+    if len(contradicted) > MOST_CONTRADICTED * len(rows):
+        told.append(
+            f"{len(contradicted):,} of {len(rows):,} sensors are contradicted by the others: too many to say which are "
+            "right, and all are used. See frigate check."
+        )
+    else:
+        for k in contradicted.tolist():
+            counted = f"it counts {_number(asked.counted[k])} a step"
+            reasons.setdefault(int(asked.rows[k]), f"{counted}, and the others say {_number(asked.expected[k])}")
+    if len(rows) - len(reasons) < MIN_LEFT:
+        return Doubts(notices=tuple(told))
+    names, _ = city.detectors.at_nodes(stream.node_ids, stream.node_ids)
+    for row, reason in sorted(reasons.items()):
+        label = f"{stream.node_ids[row]} ({names[row]})" if names[row] else str(stream.node_ids[row])
+        told.append(f"Sensor {label} is left out: {reason}.")
+    shown = told[:NAMED] + [f"{len(told) - NAMED:,} more are left out."] * (len(told) > NAMED)
+    return Doubts(tuple(sorted(reasons)), tuple(shown))
+
+
+def _number(count: float) -> str:
+    return three_digits(float(count)) if count else "0"
+
+
+def ask_sensors(
+    city: City, sensors: NDArray[np.bool_], *, period: Period | None = None, unfit: NDArray[np.bool_] | None = None
+) -> CrossCheck:
+    """What the sensors [N] say of one another, in a city of counts; those that are `unfit` [N] are not asked."""
+    usual = usual_counts(city.stream, sensors, period)
+    network = city.stream.usual_network(period)
+    trips = TripModel.of(
+        network,
+        ASKED_WITH,
+        step_s=city.stream.step_s,
+        usual_counts=usual,
+        usual_medians=usual,
+        seed=0,
+        forbidden_turns=city.forbidden_turns,
+        folder=city.folder,
+        features=features_of([network.map], city)[0],
+    )
+    rough = roughness(city.stream, sensors, trips.usual(sensors), period)
+    return cross_check(trips, sensors, roughness=rough, unfit=unfit)
 
 
 def fit_trips(city: City, sensors: NDArray[np.bool_], *, period: Period | None = None, seed: int = 0) -> TripModel:
@@ -240,11 +332,11 @@ def fit_trips(city: City, sensors: NDArray[np.bool_], *, period: Period | None =
     settings = choose_settings(
         city.stream, sensors, period=period, network=usual, forbidden_turns=city.forbidden_turns, seed=seed
     )
-    trips = _trips(city, sensors, usual, settings, period, seed).with_fitted_levels(sensors)
+    trips = trips_of(city, sensors, usual, settings, period, seed).with_fitted_levels(sensors)
     return trips.with_fitted_response(city.stream, sensors, period)
 
 
-def _trips(
+def trips_of(
     city: City,
     sensors: NDArray[np.bool_],
     network: RoadNetwork,

@@ -27,6 +27,7 @@ from frigate.baselines.naive import (
 )
 from frigate.calendar import KIND, KINDS_OF_DAY
 from frigate.city.city import City
+from frigate.city.faults import broken_cells
 from frigate.city.periods import parse_moment, parse_period, snapshots_in
 from frigate.city.split import Period, Split, windows_in
 from frigate.city.stream import RoadNetworkStream
@@ -35,7 +36,7 @@ from frigate.errors import SettingsError
 from frigate.evaluation.coverage import score_intervals
 from frigate.evaluation.metrics import Measure, Scores, interval
 from frigate.evaluation.places import node_geh, node_means, skill_of_places, volume_classes
-from frigate.evaluation.results import Comparison, Evaluation, ScoreRow
+from frigate.evaluation.results import BrokenShare, Comparison, Evaluation, ScoreRow
 from frigate.forecasting.forecaster import Forecaster
 from frigate.nn.batch import Batch
 from frigate.nn.device import best_device
@@ -58,6 +59,7 @@ TERCILES = ("low", "medium", "high", "no training reading")
 HOPS = ("1", "2", "3", "4-5", "6-10", ">10", "no road to a sensor")
 HOPS_UP_TO = (1, 2, 3, 5, 10)
 MAX_WINDOWS = 16  # scored at once; more are not faster
+BROKEN = "in broken periods"  # scores beside those of the forecasters
 SCORE_TENSORS = 10  # doubles per node and step ahead
 FITTED_ROWS_S = 10_000  # rows per second of LightGBM on one core, measured on the demo town
 FORECAST_ROWS_S = 40_000  # the same
@@ -254,8 +256,13 @@ def score(
     batch_size: int = 16,
     progress: Progress | None = None,
     timed: Mapping[str, TimedBaseline] | None = None,
+    broken: NDArray[np.bool_] | None = None,
 ) -> dict[str, Scores]:
-    """Scores over the windows of the test period. The inputs are all seen nodes, and no others."""
+    """Scores over the windows of the test period. The inputs are all seen nodes, and no others.
+
+    With `broken` [S,N], readings in periods in which a sensor looks broken, `BROKEN` has those of the first forecaster
+    at these readings alone.
+    """
     timed = timed or {}
     if stride < 1:
         raise SettingsError(f"stride = {stride}: must be at least 1")
@@ -271,6 +278,9 @@ def score(
     inputs = torch.from_numpy(split.seen).to(windows.device)
     sizes = {"horizon": horizon, "num_nodes": stream.num_nodes, "step_s": stream.step_s}
     scores = {name: Scores(**sizes, quantity=stream.quantity) for name in (*forecasters, *timed)}
+    of_first = next(iter(forecasters))
+    if broken is not None:
+        scores[BROKEN] = Scores(**sizes, quantity=stream.quantity)
     with torch.inference_mode():
         for first in range(0, len(current), batch_size):
             some = current[first : first + batch_size]
@@ -279,7 +289,11 @@ def score(
                 assert batch.target is not None and batch.target_observed is not None
                 at = some if batch.window_of is None else some[batch.window_of.numpy()]
                 for name, forecaster in forecasters.items():
-                    scores[name].add(forecaster(batch), batch.target, batch.target_observed)
+                    made = forecaster(batch)
+                    scores[name].add(made, batch.target, batch.target_observed)
+                    if broken is not None and name == of_first:
+                        ahead = torch.from_numpy(broken[at[:, None] + np.arange(1, horizon + 1)])
+                        scores[BROKEN].add(made, batch.target, batch.target_observed & ahead.to(windows.device))
                 for name, with_time in timed.items():
                     scores[name].add(with_time(batch, at), batch.target, batch.target_observed)
             if progress is not None:
@@ -316,7 +330,11 @@ def evaluate_forecaster(
     demand = {DEMAND: demand_alone} if windows.views.demands and learned else {}
     forecasters: dict[str, Baseline] = {name: model, **demand, **baselines, **own_past, OWN: own}
     score_all = partial(score, split=split, task=task, stride=stride, batch_size=batch_size)
-    scores = score_all(forecasters, windows, progress=progress, timed=timed)
+    broken = broken_cells(stream, np.flatnonzero(split.seen | split.unseen))
+    broken[: split.test[0]] = False
+    broken[split.test[1] :] = False
+    scores = score_all(forecasters, windows, progress=progress, timed=timed, broken=broken if broken.any() else None)
+    at_broken = scores.pop(BROKEN, None)
     for other, (forecaster, own_windows) in (beside or {}).items():
         scores |= score_all({other: forecaster}, own_windows)
     order = [name, *(beside or {}), *demand, *baselines, *own_past, *timed, OWN]
@@ -344,6 +362,7 @@ def evaluate_forecaster(
         quantity=stream.quantity,
         unit=stream.unit,
         seed=seed,
+        broken=None if at_broken is None else _broken_share(scores[name], at_broken, split),
         node_mae=node_means(scores[name], 1),
         node_mean=node_means(scores[name], 4),
         best_node_mae=beside_there if skill else None,
@@ -445,6 +464,17 @@ def _rows(
             )
         )
     return tuple(rows)
+
+
+def _broken_share(scores: Scores, broken: Scores, split: Split) -> BrokenShare | None:
+    """How much of the error comes from readings of sensors that look broken then; at the nodes that are scored."""
+    nodes = split.unseen if scores.summary(split.unseen) is not None else split.seen
+    whole, part = (each.cell_sums.sum(1)[:, nodes] for each in (scores, broken))
+    if not part[0].any() or not whole[1].any():
+        return None
+    cells, error = (float(part[k].sum() / whole[k].sum()) for k in (0, 1))
+    rest = float((whole[1] - part[1]).sum() / max(float((whole[0] - part[0]).sum()), 1.0))
+    return BrokenShare(int((part[0] > 0).sum()), cells, error, rest)
 
 
 def _note(scores: Scores, split: Split) -> str:

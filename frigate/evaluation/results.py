@@ -15,7 +15,7 @@ from frigate.evaluation.coverage import IntervalScores
 from frigate.evaluation.metrics import Measure, Summary
 from frigate.evaluation.places import PlaceSkill, VolumeClass
 from frigate.notebook import card, table
-from frigate.text import table_lines, unit_text
+from frigate.text import percent, table_lines, unit_text
 
 TextTable = list[dict[str, str]]  # for each row, its cells by column
 
@@ -65,6 +65,23 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class BrokenShare:
+    """What readings of sensors that look broken at that time (`frigate.city.faults`) do to the model's scores."""
+
+    nodes: int  # scored nodes with such readings
+    of_readings: float  # their share of the readings scored
+    of_error: float  # their share of the sum of absolute errors
+    mae_without: float  # MAE over all other readings
+
+    def line(self) -> str:
+        return (
+            f"Periods in which {self.nodes:,} sensor{'s look' if self.nodes > 1 else ' looks'} broken have "
+            f"{percent(self.of_readings)} of the readings scored and {percent(self.of_error)} of the error; "
+            f"MAE without them: {self.mae_without:.4g}. frigate check lists them."
+        )
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Rows for the model, the baselines and the yardstick, and what they were scored on."""
 
@@ -92,6 +109,7 @@ class Evaluation:
     intervals: IntervalScores | None = None  # None: the run has no intervals
     skill: tuple[PlaceSkill, ...] = ()  # without a sensor, and at sensors
     geh_by_volume: Mapping[str, tuple[VolumeClass, ...]] = field(default_factory=dict)  # "unseen" and "at_sensors"
+    broken: BrokenShare | None = None  # None: no sensor looks broken in the test period
 
     def __repr__(self) -> str:
         lines, _ = table_lines(self.table_rows(), width=sys.maxsize)
@@ -135,6 +153,7 @@ class Evaluation:
             "minus_best": None if self.minus_best is None else self.minus_best.to_json(),
             "rows": [row.to_json() for row in self.rows],
             "own_past": [row.to_json() for row in self.own_past],
+            "broken": None if self.broken is None else asdict(self.broken),
             "intervals": None if self.intervals is None else self.intervals.to_json(),
             "skill": [asdict(each) for each in self.skill],
             "geh_by_volume": {

@@ -101,12 +101,14 @@ class Forecaster:
         self._memory_gb = replace(run.settings.train, memory_gb=memory_gb).memory_gb  # validates it
         self.notices = _about_stream(run, self.stream)
         self._seen, unseen = split_on(run, self.stream.network)
+        left_out = left_out_on(run, self.stream.network)
+        self.notices += _about_left_out(self.stream, left_out)
         # Sensors that the run does not know are read from their first reading on; those that are named, always.
         self._from = np.full(len(unseen), self.stream.num_snapshots)
         if isinstance(sensors, str):
             if sensors not in ("seen", "all"):
                 raise SettingsError(f'sensors = "{sensors}": choose "seen" or "all"')
-            others = self.stream.sensors & ~self._seen & (~unseen | (sensors == "all"))
+            others = self.stream.sensors & ~self._seen & ~left_out & (~unseen | (sensors == "all"))
             if others.any():
                 self._from[others] = self.stream.observed[:, others].argmax(axis=0)
         else:
@@ -469,6 +471,18 @@ def split_on(run: Run, network: RoadNetwork) -> tuple[NDArray[np.bool_], NDArray
     """[N] which nodes of a network are seen, and which unseen, in the run's split; matched by id and location."""
     row = network.same_nodes(run.nodes)
     return run.split.seen[row] & (row >= 0), run.split.unseen[row] & (row >= 0)
+
+
+def left_out_on(run: Run, network: RoadNetwork) -> NDArray[np.bool_]:
+    """[N] the nodes of a network whose readings the run never uses."""
+    row = network.same_nodes(run.nodes)
+    left_out: NDArray[np.bool_] = run.split.left_out[row] & (row >= 0)
+    return left_out
+
+
+def _about_left_out(stream: RoadNetworkStream, left_out: NDArray[np.bool_]) -> list[str]:
+    ids = stream.node_ids[left_out & stream.sensors].tolist()
+    return [f"readings of {named(ids)} are not used: training found them contradicted, or broken."] if ids else []
 
 
 def _about_stream(run: Run, stream: RoadNetworkStream) -> list[str]:

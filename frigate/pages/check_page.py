@@ -11,18 +11,29 @@ from frigate.check.city import CheckReport
 from frigate.city.city import City
 from frigate.city.network import RoadNetwork
 from frigate.pages import panels
-from frigate.pages.check_panels import changes_panel, notices_panel, overview_panel, sensors_panel
+from frigate.pages.check_panels import changes_panel, conflicts_panel, notices_panel, overview_panel, sensors_panel
 from frigate.pages.city_record import Usual, changing_nodes, changing_roads, every_road, road_changes, usual
 from frigate.pages.layers import Colours, Layer, Unit, Values
 from frigate.pages.map_data import network_container
 from frigate.pages.map_page import MapPage, Place, form, write_map_page
 from frigate.pages.panels import Block
 from frigate.roads.nearest_sensors import hops_to
-from frigate.text import duration, format_time
+from frigate.text import duration, format_time, three_digits
 
 MISSING = (1, 5, 20, 50)
 HOPS = (1.5, 2.5, 3.5, 5.5, 10.5)
 HOPS_TEXTS = ("1", "2", "3", "4 or 5", "6 to 10", "more")
+APART = (-66.7, -50, -33.3, 50, 100, 200)  # percent
+APART_TEXTS = (
+    "under a third",
+    "a third to a half",
+    "a half to two thirds",
+    "as the others say",
+    "1.5 to 2 times",
+    "2 to 3 times",
+    "over 3 times",
+)
+ONE_VEHICLE = 1.0  # an hour, added to both: nothing is infinitely many times as much
 FOR_A_TIME, LASTING = 0, 1  # classes of roads that change
 RECORD = "The whole record"
 
@@ -51,6 +62,8 @@ def write_check_page(path: str | Path, city: City, report: CheckReport) -> Path:
     shown = [overview_panel(city, report, means)]
     if report.sensors:
         shown.append(sensors_panel(city, report))
+    if report.conflicts is not None:
+        shown.append(conflicts_panel(city, report.conflicts))
     if changes:
         shown.append(changes_panel(city, changes, every))
     shown.append(notices_panel(report))
@@ -93,6 +106,12 @@ def _remarks(city: City, report: CheckReport) -> dict[int, list[str]]:
             said.append(f"The longest gap is {gap}, from {format_time(sensor.gap_from)}.")
         if said:
             remarks[row] = said
+    for each in () if report.conflicts is None else report.conflicts.doubted:
+        row = city.network.row_of(each.node_id)
+        words = f"Counts {three_digits(each.counted)} vehicles an hour"
+        if each.expected is not None:
+            words += f", and the other sensors say {three_digits(each.expected)} (GEH {each.geh:.0f})"
+        remarks.setdefault(row, []).append(f"{words}{': left out of demand' if each.contradicted else ''}.")
     return remarks
 
 
@@ -124,10 +143,39 @@ def _layers(city: City, report: CheckReport, means: Usual, every: RoadNetwork) -
     if report.sensors and (city.network.present & ~stream.sensors).any():
         hops = hops_to(city.network, stream.sensors).astype(float)
         hops[hops <= 0] = np.nan
-        nodes = of_nodes(hops, Unit("roads"), Colours("error", HOPS, HOPS_TEXTS))
-        layers.append(Layer("distance", "Roads to the nearest sensor", nodes=nodes, note="In either direction"))
+        nodes = of_nodes(hops, Unit(report.link_word), Colours("error", HOPS, HOPS_TEXTS))
+        layers.append(
+            Layer(
+                "distance",
+                f"{report.link_word.capitalize()} to the nearest sensor",
+                nodes=nodes,
+                note="In either direction",
+            )
+        )
+    conflicts = _conflicts_layer(city, report)
+    layers += [] if conflicts is None else [conflicts]
     changing = _changing_layer(city, every)
     return layers if changing is None else [*layers, changing]
+
+
+def _conflicts_layer(city: City, report: CheckReport) -> Layer | None:
+    """Each sensor's count against what the others say of it."""
+    if report.conflicts is None or not any(each.geh is not None for each in report.conflicts.sensors):
+        return None
+    times = np.full(city.stream.num_nodes, np.nan, np.float32)
+    rows = city.network.rows_of(each.node_id for each in report.conflicts.sensors)
+    for row, each in zip(rows.tolist(), report.conflicts.sensors, strict=True):
+        if each.expected is not None:
+            times[row] = 100 * (each.counted + ONE_VEHICLE) / (each.expected + ONE_VEHICLE) - 100
+    left_out = np.array([each.contradicted for each in report.conflicts.sensors], bool)
+    return Layer(
+        "conflicts",
+        "Counts against what the other sensors say",
+        nodes=Values(times[None], Unit("% more than the others say"), Colours("change", APART, APART_TEXTS)),
+        note="Mean over the week",
+        crossed=rows[left_out],
+        crossed_text="left out of demand" if left_out.any() else "",
+    )
 
 
 def _changing_layer(city: City, every: RoadNetwork) -> Layer | None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from frigate.calendar import DAY_S, KINDS_OF_DAY
 from frigate.check.city import CheckReport
+from frigate.check.conflicts import Conflicts
 from frigate.city.city import City
 from frigate.city.network import NodeId, RoadNetwork
 from frigate.pages import panels
@@ -15,9 +16,10 @@ from frigate.pages.city_record import RecordedChange, Usual
 from frigate.pages.gap_chart import gap_chart, what_rows_are
 from frigate.pages.layers import Unit
 from frigate.pages.panels import Block, Panel
-from frigate.text import duration, format_time, percent
+from frigate.text import duration, format_time, percent, three_digits
 
 MAX_LISTED = 20  # rows of a table or list
+MAX_EXCLUDED = 40  # lines of the [exclude] block
 MAX_DETECTORS = 500  # listed
 NAMED = 3  # roads of a change
 
@@ -51,12 +53,13 @@ def _period(report: CheckReport) -> str:
 
 def _network_words(report: CheckReport) -> list[str]:
     if report.parts == 1:
-        words = ["Every intersection can be reached from every other."]
+        one = "road" if report.on_roads else "intersection"
+        words = [f"Every {one} can be reached from every other."]
     else:
-        isolated = f"; {len(report.isolated):,} nodes have no road" if report.isolated else ""
+        isolated = f"; {len(report.isolated):,} {report.node_word} lead nowhere" if report.isolated else ""
         words = [
             f"The network has {report.parts:,} strongly connected components; the largest has {report.largest_part:,} "
-            f"nodes{isolated}."
+            f"{report.node_word}{isolated}."
         ]
     if report.networks > 1:
         words.append(
@@ -64,22 +67,22 @@ def _network_words(report: CheckReport) -> list[str]:
             "snapshots."
         )
     if report.absent_nodes:
-        words.append(f"{report.absent_nodes:,} nodes are gone by the end.")
+        words.append(f"{report.absent_nodes:,} {report.node_word} are gone by the end.")
     return words
 
 
 def _tiles(report: CheckReport) -> list[tuple[str, str, str]]:
     tiles = [
-        ("Network", f"{report.nodes:,}", f"nodes; {report.roads:,} roads, {report.road_km:,.1f} km"),
-        ("Sensors", f"{report.sensors:,}", f"{percent(report.sensor_share)} of the nodes have one"),
+        ("Network", f"{report.nodes:,}", f"{report.node_word}; {report.network_text}"),
+        ("Sensors", f"{report.sensors:,}", f"{percent(report.sensor_share)} of the {report.node_word} have one"),
     ]
     if report.sensors:
-        over_all = f"of the sensors' snapshots; {percent(report.observed_share)} over all nodes"
+        over_all = f"of the sensors' snapshots; {percent(report.observed_share)} over all {report.node_word}"
         faulty = sum(bool(sensor.faults) for sensor in report.by_sensor)
         tiles.append(("Observed", percent(report.observed_at_sensors), over_all))
         tiles.append(("Possibly broken", f"{faulty:,}", "sensors: always 0, stuck, or silent towards the end"))
     if report.sensors and report.unseen:
-        near = f"nodes; {percent(report.unseen_within[3])} have one within 3 roads"
+        near = f"{report.node_word}; {percent(report.unseen_within[3])} have one within 3 {report.link_word}"
         tiles.append(("Without a sensor", f"{report.unseen:,}", near))
     return tiles
 
@@ -152,10 +155,69 @@ def _faults(city: City, report: CheckReport) -> list[Block]:
             f"value for hours, {len(report.silent):,} report nothing in the last tenth of the period. (On a quiet "
             f"road, 0 may be correct.) {len(gappy):,} others have gaps."
         ),
+        *_exclude(report),
         panels.table("Sensors to look at", [*columns, "from"], rows, left=2),
     ]
     more = len(faulty) + len(gappy) - len(listed)
     return [*blocks, *_more(more)]
+
+
+def _exclude(report: CheckReport) -> list[Block]:
+    """The [exclude] block that leaves out what looks broken."""
+    if not report.exclusions:
+        return []
+    lines: list[panels.Cell] = [*report.exclude_block().splitlines()[:MAX_EXCLUDED]]
+    hint = "To leave it out, write this in city.toml; frigate check --write-exclude FILE writes all of it to a file"
+    return [panels.details(f"{hint}: {len(report.exclusions):,} entries", panels.items(lines))]
+
+
+def conflicts_panel(city: City, conflicts: Conflicts) -> Panel:
+    """Counts that contradict each other."""
+    row_of = city.network.row_of
+    doubted = conflicts.doubted
+    blocks = [
+        panels.heading("Which counts contradict each other?"),
+        panels.words(
+            "Each sensor is estimated from the others, as if it were a place without one. Volumes are vehicles an "
+            "hour, averaged over the week. GEH above 10 is bad; the usual difference between a count and what the "
+            "others say is 1."
+        ),
+        panels.layer_buttons({"conflicts": "Show them on the map"}),
+    ]
+    if doubted:
+        rows: list[list[panels.Cell]] = [
+            [
+                panels.node(str(each.node_id), row_of(each.node_id)),
+                three_digits(each.counted),
+                "" if each.expected is None else three_digits(each.expected),
+                "" if each.geh is None else f"{each.geh:.0f}",
+                f"{each.suspicion:+.1f}",
+                percent(each.influence),
+                "yes" if each.contradicted else "",
+            ]
+            for each in doubted[:MAX_LISTED]
+        ]
+        columns = ["sensor", "counts", "others say", "GEH", "differences apart", "traffic that rests on it", "left out"]
+        blocks += [panels.table("Sensors that the others contradict", columns, rows, left=1)]
+        blocks += _more(max(0, len(doubted) - MAX_LISTED))
+    else:
+        blocks.append(panels.words("No sensor is far from what the others say of it."))
+    if conflicts.pairs:
+        pairs: list[list[panels.Cell]] = [
+            [
+                panels.node(str(pair.first), row_of(pair.first)),
+                panels.node(str(pair.second), row_of(pair.second)),
+                *(three_digits(x) for x in pair.counted),
+                f"{pair.geh:.0f}",
+                "the same" if pair.both_ways else "the first is not more",
+            ]
+            for pair in conflicts.pairs[:MAX_LISTED]
+        ]
+        blocks.append(panels.heading("Sensors with no exit between them", level=3))
+        columns = ["first", "second", "counts", "counts", "GEH", "should be"]
+        blocks.append(panels.table("Pairs of sensors that contradict each other", columns, pairs, left=2))
+        blocks += _more(max(0, len(conflicts.pairs) - MAX_LISTED))
+    return Panel("conflicts", "Conflicts", tuple(blocks))
 
 
 def _more(count: int) -> list[Block]:
@@ -166,15 +228,16 @@ def _more(count: int) -> list[Block]:
 
 def _distances(report: CheckReport) -> list[Block]:
     if not report.unseen:
-        return [panels.words("Every node has a sensor.")]
-    apart = f" {report.unseen_apart:,} have no road to any sensor." if report.unseen_apart else ""
+        return [panels.words(f"Every {report.node_word.removesuffix('s')} has a sensor.")]
+    apart = f" {report.unseen_apart:,} have no way to any sensor." if report.unseen_apart else ""
     return [
         panels.words(
-            f"Share of the {report.unseen:,} nodes without a sensor that have one within this many roads, in either "
+            f"Share of the {report.unseen:,} {report.node_word} without a sensor that have one within this many "
+            f"{report.link_word}, in either "
             f"direction.{apart} The farther the sensor, the harder the forecast."
         ),
         panels.bars(
-            "Share of the nodes by roads to the nearest sensor",
+            f"Share of the {report.node_word} by {report.link_word} to the nearest sensor",
             [(str(hops), share, percent(share)) for hops, share in report.unseen_within.items()],
         ),
     ]

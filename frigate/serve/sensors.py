@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 from frigate.calendar import DAY_S, utc_iso
-from frigate.check.sensors import STUCK_COUNTS, STUCK_READINGS, STUCK_S
+from frigate.city.faults import STUCK_COUNTS, STUCK_READINGS, STUCK_S
 from frigate.serve.city import ServedCity
 from frigate.serve.store import SensorFacts, Store
 

@@ -96,8 +96,8 @@ def parse_run(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     facts = dict(data["city"])
     lon, lat = (_numbers(facts.pop(name), name) for name in ("lon", "lat"))
     trained_on = _trained_on(facts, folder, scaling)
-    split = data["split"]
-    node_ids = _node_ids([*split["seen"], *split["unseen"]])
+    split = {"left_out": []} | data["split"]  # runs of 0.1.0 read every sensor
+    node_ids = _node_ids([*split["seen"], *split["unseen"], *split["left_out"]])
     require(
         len(node_ids) == len(lon) == len(lat), "lon, lat", (len(lon), len(lat)), f"give {len(node_ids)}, one a node"
     )

@@ -20,7 +20,7 @@ from frigate.baselines.deep import build_baseline
 from frigate.city.city import City
 from frigate.city.folder import excluding, open_city
 from frigate.city.network import SAME_PLACE_M, Edges, RoadNetwork
-from frigate.city.split import Period, Split
+from frigate.city.split import NODES, Period, Split
 from frigate.city.stream import RoadNetworkStream
 from frigate.config import BaselineSettings, ModelSettings, Settings
 from frigate.coordinates import haversine_m
@@ -128,9 +128,10 @@ def _changes_digest(stream: RoadNetworkStream) -> str:
 class Run:
     """A trained model with everything it needs to forecast, except the city.
 
-    `nodes` are the seen and unseen nodes with id and location, without roads. `split` refers to their rows; its periods
-    are in snapshots since `trained_on.start_s`. `usual_counts` and `usual_medians` are from the training period, by
-    kind of day and hour, for a model with demand; NaN at unseen nodes, and in hours without a reading.
+    `nodes` are the seen, unseen and left out nodes with id and location, without roads. `split` refers to their rows;
+    its periods are in snapshots since `trained_on.start_s`. `usual_counts` and `usual_medians` are from the training
+    period, by kind of day and hour, for a model with demand; NaN at other than seen nodes, and in hours without a
+    reading.
     """
 
     model: Model
@@ -306,6 +307,7 @@ class Run:
             seen=mask(split.seen),
             validation=mask(split.validation),
             unseen=mask(split.unseen),
+            left_out=mask(split.left_out),
             train=left(split.train),
             validate=left(split.validate),
             test=later(split.test),
@@ -326,9 +328,9 @@ class RunOnCity:
     ) -> RunOnCity:
         """A run before its first step, on the city it will be trained on."""
         network = city.network
-        rows = np.concatenate([np.flatnonzero(split.seen), np.flatnonzero(split.unseen)])
+        rows = np.concatenate([np.flatnonzero(each) for each in (split.seen, split.unseen, split.left_out)])
         nodes = RoadNetwork(network.node_ids[rows], network.lon[rows], network.lat[rows], Edges.none())
-        masks = {name: getattr(split, name)[rows] for name in ("seen", "validation", "unseen")}
+        masks = {name: getattr(split, name)[rows] for name in NODES}
         run = Run(model, settings, scaling, nodes, replace(split, **masks), TrainedOn.of(city, split.train), folder)
         if scaling.demand is not None:
             usual = usual_counts(city.stream, split.seen, split.train)

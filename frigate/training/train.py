@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -20,7 +21,7 @@ from torch import Tensor
 from frigate.city.city import City
 from frigate.city.split import Seen, Split, make_split, parse_seen, read_seen_file
 from frigate.config import Settings, change, load_settings, preset
-from frigate.demand.trip_model import fit_trips
+from frigate.demand.trip_model import doubted_sensors, fit_trips
 from frigate.draws import Draw, seed_of
 from frigate.errors import SettingsError
 from frigate.nn.model import Frigate
@@ -60,6 +61,8 @@ def train(
     on_fold: Progress | None = None,
     progress: bool = False,
     build: Build = build_model,
+    trust_all: bool = False,
+    on_notice: Callable[[str], None] | None = None,
 ) -> Run:
     """Train a model on a city.
 
@@ -92,6 +95,11 @@ def train(
         Print a line after every epoch, and the time left if epochs are slow. Ignored if `on_step` is given.
     build : callable
         Builds a custom model from settings and scaling; pass it to `load_run` as well.
+    trust_all : bool
+        With demand, use every seen sensor. Default: those that the others contradict, or that are broken by their own
+        record, are left out (`run.split.left_out`).
+    on_notice : callable, optional
+        Called with a sentence about each sensor that is left out. Default: printed, if `progress` is.
 
     Returns
     -------
@@ -104,7 +112,17 @@ def train(
         if resume:
             return _saved_run(city, seen, mode, settings, where, build)
         chosen = settings or preset("default")
-        return new_run(city, seen=seen, mode=mode, settings=chosen, folder=where, build=build), None
+        made = new_run(
+            city,
+            seen=seen,
+            mode=mode,
+            settings=chosen,
+            folder=where,
+            build=build,
+            trust_all=trust_all,
+            on_notice=on_notice or (print_line if progress and on_step is None else None),
+        )
+        return made, None
 
     def hold() -> None:
         if where is None or not group.leads:
@@ -191,6 +209,8 @@ def new_run(
     mode: str = "random",
     folder: Path | None = None,
     build: Build = build_model,
+    trust_all: bool = False,
+    on_notice: Callable[[str], None] | None = None,
 ) -> RunOnCity:
     """A run before its first step: with split, scaling and initial weights."""
     if folder is not None:
@@ -209,6 +229,8 @@ def new_run(
     if settings.model.roads:
         city = ensure_road_features(city, usual)
         features = city.road_features[usual.map.fingerprint]
+    if has_demand(settings, city.stream) and not trust_all:
+        split = _without_doubted(city, split, on_notice)
     scaling = fit_scaling(city.stream, split, settings.model, features=features, seed=seed)
     if has_demand(settings, city.stream):
         demand = fit_trips(city, split.training, period=split.train, seed=seed).settings
@@ -217,6 +239,24 @@ def new_run(
         torch.default_generator.manual_seed(seed_of(seed, Draw.WEIGHTS))
         model = build(settings, scaling)
     return RunOnCity.untrained(city, split, settings, scaling, model, folder)
+
+
+def _without_doubted(city: City, split: Split, on_notice: Callable[[str], None] | None) -> Split:
+    """The split without the sensors that nothing should be learned from.
+
+    Validation nodes have no say in which training nodes these are: they are as places without a sensor.
+    """
+    doubts = [doubted_sensors(city, split.training, period=split.train)]
+    left_out = split.training & ~doubts[0].without(split.training)
+    if split.validation.any():
+        doubts.append(doubted_sensors(city, split.seen & ~left_out, period=split.train))
+        left_out |= split.validation & ~doubts[1].without(split.validation)
+        if not (split.validation & ~left_out).any():
+            left_out &= ~split.validation
+    for sentence in dict.fromkeys(notice for each in doubts for notice in each.notices):
+        if on_notice is not None:
+            on_notice(sentence)
+    return split.leaving_out(left_out)
 
 
 def _split(city: City, seen: Seen, mode: str, settings: Settings) -> Split:
@@ -258,7 +298,8 @@ def _refuse_another(run_on_city: RunOnCity, seen: Seen, mode: str, settings: Set
                 )
     if seen is None and mode == "random":
         return
-    if not np.array_equal(_split(run_on_city.city, seen, mode, run_on_city.settings).seen, run_on_city.split.seen):
+    recorded_seen = run_on_city.split.seen | run_on_city.split.left_out
+    if not np.array_equal(_split(run_on_city.city, seen, mode, run_on_city.settings).seen, recorded_seen):
         raise SettingsError(
             f"resume: the run in {folder} has {int(run_on_city.split.seen.sum())} other sensors. "
             "Leave out --seen and --split to resume it, or train into another folder"

@@ -476,3 +476,24 @@ def test_lightgbm_stands_in_the_table_when_asked() -> None:
     assert row.unseen.cells == result.model.unseen.cells  # type: ignore[union-attr]
     # Neither more windows nor more nodes take less time.
     assert 0 < lightgbm_seconds(run, stride=40) < lightgbm_seconds(run)
+
+
+def test_how_much_of_the_error_comes_from_broken_periods_is_said() -> None:
+    stream = tidal_grid(silent=0.0)
+    split = small_split(stream)
+    assert judged(Constant(10.0), stream, split).broken is None
+    values = np.array(stream.values)
+    row = int(np.flatnonzero(split.unseen)[0])
+    first, stop = split.test
+    values[first:stop, row] = 1000.0  # stuck
+    found = judged(Constant(10.0), replace(stream, values=values), split)
+    assert found.broken is not None
+    assert found.broken.nodes == 1
+    assert found.broken.of_readings == pytest.approx(1 / split.unseen.sum())
+    rest = judged(Constant(10.0), stream, split)
+    others = np.flatnonzero(split.unseen)[1:]
+    assert found.broken.mae_without == pytest.approx(np.nanmean(rest.node_mae[others]), rel=1e-6)
+    total = found.broken.mae_without * len(others)
+    assert found.broken.of_error == pytest.approx(990 / (990 + total), rel=1e-6)
+    assert "1 sensor looks broken" in found.broken.line()
+    assert found.to_json()["broken"]["nodes"] == 1

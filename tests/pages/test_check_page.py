@@ -19,6 +19,7 @@ from frigate.pages.check_page import write_check_page
 from frigate.pages.city_record import road_changes, usual
 from frigate.pages.gap_chart import MAX_COLUMNS, MAX_ROWS
 from frigate.roads.on_roads import on_roads
+from tests.demand.test_cross_check import busiest, own, with_values
 from tests.support.chains import chain, city_of, noise
 from tests.support.command_line import frigate
 from tests.support.map_page import MapFile
@@ -186,3 +187,22 @@ def test_the_command_writes_the_page(tmp_path: Path) -> None:
     told = frigate("check", tmp_path / "city", "--json")
     sensors = json.loads(told.out)["by_sensor"]
     assert [sensor["node_id"] for sensor in sensors] == ["n0", "n1", "n2", "n3"]
+
+
+def test_counts_that_contradict_the_others_are_a_layer_and_a_panel(tmp_path: Path) -> None:
+    row = busiest(30)
+    city = with_values(**{f"n{row}": own(row) * 10})
+    report = check_city(city, conflicts=True)
+    assert report.conflicts is not None
+    page = MapFile(write_check_page(tmp_path / "check.html", city, report))
+    assert page.rows("conflicts", "crossed") == [row]
+    values = page.values("conflicts")[0]
+    worst = report.conflicts.sensors[0]
+    assert worst.expected is not None
+    assert values[row] == pytest.approx(100 * (worst.counted + 1) / (worst.expected + 1) - 100, rel=1e-3)
+    assert values[row] > 200
+    assert str(worst.node_id) in page.said("conflicts")
+    assert any("left out of demand" in words for words in page.meta["place"]["remarks"][str(row)])
+    (tmp_path / "plain").mkdir()
+    plain = MapFile(write_check_page(tmp_path / "plain" / "check.html", city, check_city(city)))
+    assert "conflicts" not in plain.layers

@@ -16,7 +16,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from frigate.check.sensors import STUCK_COUNTS
+from frigate.city.faults import STUCK_COUNTS
 from frigate.forecasting.plan import RoadChange
 from frigate.pages.wire import rounded
 from frigate.serve import clock
