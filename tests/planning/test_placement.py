@@ -161,6 +161,7 @@ def test_a_large_city_is_sampled_and_says_so(town: City, monkeypatch: pytest.Mon
     found = place(town, budget=3, force=[int(town.network.node_ids[~town.stream.sensors][0])], settings=FEW)
     assert len(found.sites) == 3 and found.sites[0].forced and len(found.notices) == 3
     assert np.isfinite(found.error).sum() <= 36
+    assert all(site.busier_than > 0.5 for site in found.sites[1:])  # candidates are those with the most traffic
 
 
 def test_roads_are_places_too(bare: City) -> None:

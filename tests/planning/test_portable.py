@@ -50,6 +50,7 @@ def test_longer_counts_are_better() -> None:
     stream = record(70, 0.2)
     spreads = [count_days(stream, days).spread for days in (1, 2, 4, 7, 14, 28)]
     assert spreads == sorted(spreads, reverse=True)
+    assert spreads[-1] == pytest.approx(spreads[-3] / 2)  # four weeks against one
 
 
 def test_a_short_record_leaves_it_to_an_assumption() -> None:
