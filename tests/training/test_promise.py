@@ -56,6 +56,15 @@ def test_another_level_is_told_and_training_pays(level: float) -> None:
     assert "Train again" in found.line() and len(found.told) == 3 and found.bias > 0.9
 
 
+def test_levels_that_move_up_here_and_down_there_are_no_noise() -> None:
+    up, down = day(10, level=1.6), day(11, level=0.4)
+    every_other = np.arange(SENSORS) % 2 == 0
+    mixed = Tally(*(np.where(every_other, a, b) for a, b in zip(vars(up).values(), vars(down).values(), strict=True)))
+    assert abs(mixed.signed.sum()) < 0.4 * mixed.error.sum()
+    found = Drift.of(promised(), mixed)
+    assert found is not None and found.bias > 0.9 and found.retraining_pays
+
+
 def test_noise_without_a_sign_is_told_but_training_does_not_pay() -> None:
     found = Drift.of(promised(), day(10, noise=3.0))
     assert found is not None and found.larger_error and found.bias < 0.5 and not found.retraining_pays
