@@ -18,6 +18,7 @@ from torch import Tensor
 from frigate.calendar import HOUR_S, between_bins, week_parts
 from frigate.demand.count_profiles import TINY
 from frigate.demand.estimate import Demand
+from frigate.demand.recent_days import MAX_FACTOR, RecentFactor
 from frigate.demand.sensor_shares import propagate
 
 PRIOR_VEHICLES = 16.0  # pseudo-count that shrinks a sensor's ratio to the network's: 3 instead of 1 says little
@@ -25,6 +26,7 @@ PRIOR_VEHICLES_EVERYWHERE = 50.0
 MAX_RATIO = 8.0  # of today's count to the usual one at a sensor: beyond this a broken sensor is likelier than a crowd
 DEMAND_NODE = ("log_change", "spread", "is_sensor", "rerouted")  # rerouted: flow on the roads ahead / usual flow
 FADES_S = 4 * HOUR_S  # in which the change of the last hours fades to a third
+RECENT_ELSEWHERE = 0.5  # exponent of what the sensors' recent days say of places without a sensor
 NEW_ROADS = 0.1  # log change of flow from which a node's roads count as new; not sensitive between 0.05 and 0.2
 
 
@@ -86,6 +88,30 @@ class DemandTables:
         sensor, share, rest = (torch.stack(of_networks, dim=1) for of_networks in zip(*each, strict=True))
         return replace(tables, sensor=sensor, share=share, rest=rest)
 
+    def now_usual(self, recent: RecentFactor, which: Tensor) -> Tensor:
+        """[B,S,N] what is usual now over what is usual: at a sensor its own, elsewhere that of the vehicles that pass.
+
+        Only the sensors that each window's demand [B] knows are asked: others may be hidden.
+        """
+        slots, demands = recent.between, np.array(which.tolist(), np.int64)[:, None]
+        pairs, between = np.unique(slots * len(self.usual) + demands, return_inverse=True)
+        slot, row = (torch.from_numpy(x).to(which.device) for x in np.divmod(pairs, len(self.usual)))
+        own = recent.slots[slot]  # [U',N]
+        sensors = self.is_sensor[row]
+        weight = self.usual.mean(1)[row].where(sensors, 0.0)
+        everywhere = (own * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True).clamp(min=TINY)
+        everywhere = everywhere.where(sensors.any(1, keepdim=True), 1.0)
+        made, _ = propagate(
+            own,
+            sensors,
+            sensor=self.sensor[row, 0],
+            share=self.share[row, 0],
+            rest=self.rest[row, 0],
+            everywhere=everywhere,
+        )
+        made = made.clamp(1 / MAX_FACTOR, MAX_FACTOR) ** RECENT_ELSEWHERE
+        return recent.at(torch.where(sensors, own, made), between.reshape(slots.shape))
+
     def follow(
         self,
         values: Tensor,
@@ -94,6 +120,7 @@ class DemandTables:
         which: Tensor,
         past_on: Tensor | None = None,
         ahead_on: Tensor | None = None,
+        recent: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Adjust the usual flow to the readings of B windows.
 
@@ -108,6 +135,8 @@ class DemandTables:
         past_on, ahead_on
             [B,T] the topology that each snapshot was measured on, and [B] that of the steps ahead, as indices into
             `roads` (required if `roads` is set).
+        recent
+            [B,T+H,N] what is usual now over what is usual, as `now_usual` makes it. Default: 1.
 
         Returns
         -------
@@ -118,6 +147,7 @@ class DemandTables:
         hours = between_bins(clock, self.step_s)
         H = clock.shape[1] - T
         usual = _at(self.usual, which, hours) * self.week[which[:, None], week_parts(clock, self.step_s)]
+        usual = usual if recent is None else usual * recent
         past, ahead = usual.split([T, H], dim=1)  # [B,T,N], [B,H,N]
         below = _at(self.below, which, [each[:, T:] for each in hours])
         rerouted = torch.ones_like(past[:, 0])  # [B,N]

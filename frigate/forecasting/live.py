@@ -27,10 +27,11 @@ from torch import Tensor
 
 from frigate.calendar import Steps, local_iso, utc_offsets_s, wall_clock
 from frigate.city.city import City
-from frigate.city.network import NodeId, Road, RoadNetwork
+from frigate.city.network import NodeId, Road, RoadNetwork, shut_nodes
 from frigate.city.stream import make_stream
 from frigate.city.timeline import Timeline
 from frigate.demand.estimate import Demand
+from frigate.demand.recent_days import PastDays
 from frigate.demand.rerouting import Rerouted
 from frigate.errors import CityError, SettingsError
 from frigate.forecasting.edits import forecast_nodes
@@ -139,6 +140,10 @@ class Live:
         self._weights: dict[str, RoadWeights] = {}  # by network; most recently used last
         self._recorded: dict[tuple[Any, ...], tuple[RecordedFunction, object]] = {}  # each holds GPU memory
         self._node_ids = now.node_ids
+        self._days = self._forecaster.windows().days
+        self._recent = self._views.recent_days(self._days)
+        self._days_until_s = city.stream.end_s if city.stream.num_snapshots else ALWAYS_S
+        self._left: list[_Snapshot] = []  # the window since, and not yet among the days
         self._roads = Timeline.of(now)
 
     @property
@@ -182,6 +187,7 @@ class Live:
             )
         if len(rows) == 0:
             return
+        before = list(self._window)
         self.left_out += int((there & ~self._sensors).sum())
         there = there & self._sensors
         if self._window:
@@ -189,12 +195,15 @@ class Live:
             skipped = self._steps(time_s).times_s(-past, 0)
             self._window.extend(replace(nothing, time_s=t) for t in skipped.tolist() if t > last_s)
         starts_s = self._steps(time_s).times_s(0, len(rows)).tolist()
-        for k in range(max(0, len(rows) - past), len(rows)):
-            readings = np.where(there[k], rows[k], np.float32(0))
-            self._window.append(_Snapshot(starts_s[k], readings, there[k].copy()))
+        new = [
+            _Snapshot(starts_s[k], np.where(there[k], rows[k], np.float32(0)), there[k].copy())
+            for k in range(len(rows))
+        ]
+        self._window.extend(new)
+        self._leave([*before, *new])
         self._forget()
 
-    def restore(self, time_s: int, values: NDArray[np.floating], roads: Timeline) -> None:
+    def restore(self, time_s: int, values: NDArray[np.floating], roads: Timeline, days: PastDays | None = None) -> None:
         """Replace the whole window, for example after a restart. Unchanged snapshots are not encoded again.
 
         Parameters
@@ -203,12 +212,60 @@ class Live:
             The snapshots, as in `push`.
         roads
             The roads over time.
+        days
+            What was counted before the window, at the nodes of `counted`. Default: what was known of it.
         """
         for network in roads.networks:
             self._checked(network)
+        before = [snapshot for snapshot in self._window if snapshot.time_s < time_s]
         self._roads = roads
         self._window.clear()
         self.push(time_s, values)
+        if days is None:
+            self._leave(before)
+        else:
+            self._left.clear()
+            self._know(days)
+
+    @property
+    def counted(self) -> NDArray[np.int64]:
+        """The rows of the sensors whose days before are asked; none without demand."""
+        return self._days.sensors
+
+    def _leave(self, snapshots: Sequence[_Snapshot]) -> None:
+        """Keep what snapshots that are no longer in the window say of the days, once a slot of the day is over."""
+        first_s = self._window[0].time_s
+        usual = self._forecaster.usual_roads
+        for snapshot in snapshots:
+            if self._days_until_s <= snapshot.time_s < first_s and len(self._days.sensors):
+                shut = shut_nodes(usual, self._roads.network_at(snapshot.time_s))
+                self._left.append(replace(snapshot, observed=snapshot.observed & ~shut))
+                self._days_until_s = snapshot.time_s + 1
+        times_s = np.array([*(snapshot.time_s for snapshot in self._left), first_s], np.int64)
+        slots = self._days.slots_of(times_s + utc_offsets_s(times_s, self._timezone))
+        over = int((slots[:-1] < slots[-1:]).sum())
+        if over and slots[over - 1] < slots[-1]:
+            values, there = (
+                np.stack([getattr(each, name) for each in self._left[:over]])[:, self._days.sensors]
+                for name in ("values", "observed")
+            )
+            local_s = times_s[:over] + utc_offsets_s(times_s[:over], self._timezone)
+            self._know(self._days.adding(local_s, values, there))
+            del self._left[:over]
+
+    def _know(self, days: PastDays) -> None:
+        if days is not self._days:
+            self._days = days
+            self._recent = self._views.recent_days(days)
+            self._encodings.clear()
+
+    def _now_usual(self, layout: Layout, times_s: NDArray[np.int64], current_s: NDArray[np.int64]) -> Tensor | None:
+        """[B,S,N] as `DemandTables.now_usual`, of snapshots [B,S] of windows whose last one is current [B,1]."""
+        if self._recent is None:
+            return None
+        local_s, current = (each + utc_offsets_s(each, self._timezone) for each in (times_s, current_s))
+        reach_s = (self._task.past - 1) * self._trained_on.step_s
+        return layout.now_usual(self._recent.asked(local_s, current, reach_s=reach_s))
 
     def rerouted(self, network: RoadNetwork) -> Rerouted | None:
         """The effect of a network's roads on the usual flows; None without demand, or if the roads are as usual."""
@@ -366,13 +423,17 @@ class Live:
         )
         clock = torch.cat([clock, self._clock(self._ahead_s()).expand(len(rows), -1, -1)], dim=1)
         layout = Layout.of(roads, list(networks.values()), self._views)
+        ahead_s = np.tile(np.concatenate([self.times_s, self._ahead_s()]), (len(rows), 1))
+        recent = self._now_usual(layout, ahead_s, ahead_s[:, len(self._window) - 1 : len(self._window)])
 
-        def ahead_of(values: Tensor, observed: Tensor, clock: Tensor, z: Tensor) -> Tensor:
+        def ahead_of(
+            values: Tensor, observed: Tensor, clock: Tensor, z: Tensor, recent: Tensor | None = None
+        ) -> Tensor:
             with self._predictor.inference():
-                batch = layout.batch(values, observed, clock)
+                batch = layout.batch(values, observed, clock, recent=recent)
                 return batch.join(self._model.forecast_from(batch, z.movedim(2, 0)))[0]
 
-        made = self._replay(ahead_of, layout, prints, values, observed, clock, z)
+        made = self._replay(ahead_of, layout, prints, values, observed, clock, z, *_if_any(recent))
         quantity = self._trained_on.quantity
         present = np.array([forecast_nodes(network, self.usual_roads, quantity) for network in ahead])
         used = np.any([snapshot.observed for snapshot in snapshots], axis=0) & ahead[0].present
@@ -417,7 +478,8 @@ class Live:
         chosen = [snapshots[time_s] for time_s, _, _ in keys]
         values = torch.from_numpy(np.stack([snapshot.values for snapshot in chosen])).to(self.device)
         observed = torch.from_numpy(np.stack([snapshot.observed for snapshot in chosen])).to(self.device)
-        clock = self._clock(np.array([snapshot.time_s for snapshot in chosen], np.int64))
+        times_s = np.array([snapshot.time_s for snapshot in chosen], np.int64)
+        clock = self._clock(times_s)
         of_print = {key: k for k, key in enumerate(networks)}
         encoded_on = np.array([[of_print[encoded] for _, encoded, _ in keys]])
         measured_on = np.array([[of_print[measured] for _, _, measured in keys]])
@@ -426,12 +488,14 @@ class Live:
         layout = Layout.of(roads, list(networks.values()), self._views)
         weights = [self._road_weights(list(networks.values())[k]) for k in np.unique(encoded_on).tolist()]
 
-        def encode(values: Tensor, observed: Tensor, clock: Tensor) -> Tensor:
+        recent = self._now_usual(layout, times_s[None], times_s[None])
+
+        def encode(values: Tensor, observed: Tensor, clock: Tensor, recent: Tensor | None = None) -> Tensor:
             with self._predictor.inference():
-                batch = layout.batch(values[None], observed[None], clock[None])
+                batch = layout.batch(values[None], observed[None], clock[None], recent=recent)
                 return self._model.encode_snapshots(batch, weights=weights)[:, 0]
 
-        z = self._replay(encode, (layout, weights), list(networks), values, observed, clock)
+        z = self._replay(encode, (layout, weights), list(networks), values, observed, clock, *_if_any(recent))
         # Copies: a view would keep the whole tensor's memory alive.
         return [
             _Encoded(
@@ -519,6 +583,10 @@ class Live:
     def _clock(self, times_s: NDArray[np.int64]) -> Tensor:
         """[...,3] the local times, on the device."""
         return torch.from_numpy(wall_clock(times_s + utc_offsets_s(times_s, self._timezone))).to(self.device)
+
+
+def _if_any(tensor: Tensor | None) -> list[Tensor]:
+    return [] if tensor is None else [tensor]
 
 
 def _without_readings(run: Run, network: RoadNetwork) -> City:

@@ -14,7 +14,9 @@ import torch
 
 from frigate.city.city import City
 from frigate.city.network import RoadNetwork
+from frigate.city.stream import RoadNetworkStream
 from frigate.demand.estimate import Demand
+from frigate.demand.recent_days import PastDays, RecentDays
 from frigate.demand.rerouting import Rerouted
 from frigate.demand.tables import DemandTables, FlowsOn
 from frigate.demand.trip_model import TripModel
@@ -80,6 +82,19 @@ class NetworkViews:
         self._views: dict[str, NetworkView] = {}  # by fingerprint; most recently used last
         self._pinned: set[str] = set()
         self._tables: tuple[tuple[NetworkView, ...], DemandTables] | None = None  # the last ones
+
+    def past_days(self, stream: RoadNetworkStream) -> PastDays:
+        """What the sensors whose usual counts are known counted in a record; nothing without demand."""
+        if self.trips is None or not self.demands:
+            return PastDays.none(stream.step_s, np.zeros(0, np.int64))
+        sensors = np.flatnonzero(np.any([demand.sensors for demand in self.demands], axis=0))
+        return PastDays.of(stream, sensors, self.trips.network)
+
+    def recent_days(self, days: PastDays) -> RecentDays | None:
+        """Past days beside the usual counts; None if one of them is not known."""
+        if self.trips is None or not len(days.sensors):
+            return None
+        return RecentDays.of(days, self.trips.usual_counts, self.trips.usual_week, self.device)
 
     @classmethod
     def of_scaling(

@@ -14,6 +14,7 @@ from torch import Tensor
 from frigate.calendar import utc_offsets_s, wall_clock
 from frigate.city.network import RoadNetwork
 from frigate.city.stream import RoadNetworkStream
+from frigate.demand.recent_days import RecentFactor
 from frigate.demand.tables import DemandTables
 from frigate.nn.batch import Batch
 from frigate.nn.network_views import NetworkViews
@@ -91,11 +92,18 @@ class Layout:
             ahead_on=ahead_on,
         )
 
-    def batch(self, values: Tensor, observed: Tensor, clock: Tensor, demand: Tensor | None = None) -> Batch:
+    def batch(
+        self,
+        values: Tensor,
+        observed: Tensor,
+        clock: Tensor,
+        demand: Tensor | None = None,
+        recent: Tensor | None = None,
+    ) -> Batch:
         """The batch with these readings [B,T,N] and local times [B,T+H,3], the past and those ahead.
 
         `demand` [B] is the index of each row's demand (default: the last one), which must not be calibrated with
-        hidden sensors.
+        hidden sensors. `recent` [B,T+H,N] is as `now_usual` makes it (default: days as usual).
         """
         T = values.shape[1]
         batch = Batch(
@@ -111,9 +119,22 @@ class Layout:
         if self.tables is None:
             return batch
         if demand is None:
-            demand = torch.full((len(values),), len(self.tables.usual) - 1, device=values.device)
-        usual, ahead, node = follow_readings(self.tables, values, observed, clock, demand, self.past_on, self.ahead_on)
+            demand = self._last(len(values))
+        usual, ahead, node = follow_readings(
+            self.tables, values, observed, clock, demand, self.past_on, self.ahead_on, recent
+        )
         return replace(batch, usual_past=usual, demand=ahead, demand_node=node)
+
+    def now_usual(self, recent: RecentFactor | None, demand: Tensor | None = None) -> Tensor | None:
+        """[B,S,N] as `DemandTables.now_usual`; None without demand, or if nothing is known of the days before."""
+        if self.tables is None or recent is None:
+            return None
+        return self.tables.now_usual(recent, self._last(recent.between.shape[1]) if demand is None else demand)
+
+    def _last(self, windows: int) -> Tensor:
+        """[B] the last demand."""
+        assert self.tables is not None
+        return torch.full((windows,), len(self.tables.usual) - 1, device=self.tables.usual.device)
 
 
 class Windows:
@@ -138,6 +159,8 @@ class Windows:
         self.observed = _on(stream.observed, self.device)
         self.clock = _on(stream.wall_clock, self.device)
         views.pin(stream.networks)
+        self.days = views.past_days(stream)
+        self._recent = views.recent_days(self.days)
 
     @property
     def topologies(self) -> tuple[Topology, ...]:
@@ -212,7 +235,11 @@ class Windows:
             observed = observed & readable.to(self.device)[:, :, None]
         values = self.values[before].where(observed, 0.0)
         which = None if demand is None else demand[rows]
-        batch = Layout.of(roads, networks, self.views).batch(values[rows], observed[rows], clock[rows], which)
+        layout = Layout.of(roads, networks, self.views)
+        asked = self._recent_factor(np.concatenate([before.cpu().numpy(), after], axis=1), past, horizon)
+        recent = layout.now_usual(asked, demand)
+        of_rows = None if recent is None else recent[rows]
+        batch = layout.batch(values[rows], observed[rows], clock[rows], which, of_rows)
         if len(last) and int(last.max()) + horizon >= len(self.values):
             return batch
         there = torch.from_numpy(after).to(self.device)
@@ -253,18 +280,32 @@ class Windows:
         times_s: Ints = self.stream.steps.times_s(first, int(snapshots[-1]) + 1)[snapshots - first]
         return times_s
 
+    def _recent_factor(self, snapshots: Ints, past: int, horizon: int) -> RecentFactor | None:
+        """Of the snapshots [B,S] of windows, those ahead last; None if nothing is known of the days before."""
+        if self._recent is None:
+            return None
+        local_s = self._local_s(snapshots)
+        last = snapshots.shape[1] - horizon
+        return self._recent.asked(local_s, local_s[:, last - 1 : last], reach_s=(past - 1) * self.stream.step_s)
+
     def _clock_at(self, after: Ints) -> Tensor:
         """[B,H,3] the local time at the start of these snapshots, also beyond the record."""
-        S = len(self.clock)
-        if not after.size or int(after.max()) < S:
+        if not after.size or int(after.max()) < len(self.clock):
             return self.clock[torch.from_numpy(after).to(self.device)]
-        first = int(after.min())
-        stop = int(after.max()) + 1
-        times_s = self.stream.steps.times_s(first, stop)
-        clock = wall_clock(times_s + utc_offsets_s(times_s, self.stream.timezone))
-        if first < S:
-            clock[: S - first] = self.stream.wall_clock[first:]  # the record needs no time-zone database
-        return _on(clock, self.device)[torch.from_numpy(after - first).to(self.device)]
+        return _on(wall_clock(self._local_s(after)), self.device)
+
+    def _local_s(self, snapshots: Ints) -> Ints:
+        """The local time at the start of these snapshots, also beyond the record."""
+        stream = self.stream
+        S = stream.num_snapshots
+        first = int(snapshots.min(initial=S))
+        stop = int(snapshots.max(initial=first)) + 1
+        offset_s = stream.utc_offset_s[first:stop]  # the record needs no time-zone database
+        times_s = stream.steps.times_s(first, stop)
+        if stop > S:
+            offset_s = np.concatenate([offset_s, utc_offsets_s(times_s[len(offset_s) :], stream.timezone)])
+        local_s: Ints = (times_s + offset_s)[snapshots - first]
+        return local_s
 
 
 def _one_row_each(roads: RoadsOfWindows, draws: NDArray[np.float64]) -> RoadsOfWindows:

@@ -18,6 +18,7 @@ from frigate.city.city import City
 from frigate.city.network import RoadNetwork
 from frigate.city.outliers import Ranges
 from frigate.city.stream import RoadNetworkStream, make_stream
+from frigate.demand.recent_days import KEPT_DAYS, PastDays
 from frigate.forecasting.forecaster import split_on
 from frigate.forecasting.result import Forecast, make_forecast
 from frigate.pages.map_data import network_container
@@ -42,6 +43,7 @@ class ServedCity:
     has_demand: bool  # whether trips are known
     tiles: Mapping[str, str] = field(default_factory=dict)  # the URL of map tiles and their attribution
     level: float | None = None  # of the intervals that the map shows, in percent; None: the run has none
+    days: PastDays | None = None  # what each node counted in the last days of the record; None without demand
 
     @classmethod
     def of(cls, run: Run, city: City, tiles: Mapping[str, str] | None = None) -> ServedCity:
@@ -71,7 +73,14 @@ class ServedCity:
             has_demand=run.scaling.demand is not None,
             tiles=tiles or {},
             level=DEFAULT_LEVEL if run.intervals is not None and run.intervals.allows(DEFAULT_LEVEL) else None,
+            days=_last_days(city.stream, split_on(run, network)[0], network) if run.scaling.demand else None,
         )
+
+    def past_days(self, sensors: NDArray[np.int64]) -> PastDays:
+        """What these sensors counted in the last days of the record."""
+        if self.days is None:
+            return PastDays.none(self.step_s, sensors)
+        return self.days.at(sensors)
 
     @property
     def step_s(self) -> int:
@@ -206,6 +215,12 @@ class ServedCity:
         grid = Grid(replace(self.steps, start_s=begin_s), 1)
         made = bucket(known(), grid, num_nodes=self.network.num_nodes, quantity=self.quantity)
         return np.where(made.observed[0], made.values[0], np.float32(np.nan))
+
+
+def _last_days(stream: RoadNetworkStream, sensors: NDArray[np.bool_], usual: RoadNetwork) -> PastDays:
+    kept = 2 * KEPT_DAYS * DAY_S // stream.step_s  # a replay of the last days asks those before
+    last = stream.slice(max(0, stream.num_snapshots - kept), stream.num_snapshots)
+    return PastDays.of(last, np.flatnonzero(sensors), usual)
 
 
 def _ranges(stream: RoadNetworkStream) -> Ranges:

@@ -28,6 +28,7 @@ from frigate.pages.wire import rounded
 from frigate.roads.positions import road_matrix
 from frigate.serve.city import ServedCity
 from frigate.serve.issued import IssuedForecast, issue
+from frigate.serve.past_days import StoredDays
 from frigate.serve.store import PERIOD_US, Closure, Store
 from frigate.training.run import Run
 
@@ -65,6 +66,7 @@ class Engine:
         self.run = run
         self.intervals = "" if run.intervals is None else run.intervals.version
         self.live = Live(run, city.source, sensors=city.sensors, timezone=city.timezone, device=device)
+        self._days = StoredDays(city, store, self.live.counted, self._roads_between)
         self._snapshots: dict[int, tuple[tuple[int, tuple[int, ...]], NDArray[np.float32]]] = {}
         self._alone = threading.RLock()
         self._reading = threading.Lock()
@@ -165,8 +167,14 @@ class Engine:
         times_s, values = self.window(issued_s)
         closures = self.store.closures(int(times_s[0]))
         stop_s = int(self.city.boundaries(issued_s, self.city.horizon, self.city.horizon + 1)[0])
-        self.live.restore(int(times_s[0]), values, self._roads(closures, (int(times_s[0]), stop_s)))
+        ahead_s = self.city.boundaries(issued_s, 0, self.city.horizon)
+        days = self._days.before(int(times_s[0]), np.concatenate([times_s, ahead_s]))
+        self.live.restore(int(times_s[0]), values, self._roads(closures, (int(times_s[0]), stop_s)), days)
         return closures
+
+    def _roads_between(self, first_s: int, stop_s: int) -> Timeline:
+        """The roads as they were, for snapshots that begin in [first, stop)."""
+        return self._roads(self.store.closures(first_s), (first_s, stop_s))
 
     def _roads(self, closures: Sequence[Closure], span_s: tuple[int, int]) -> Timeline:
         """The roads with these closures, for snapshots and steps that begin in [first, stop)."""

@@ -133,6 +133,7 @@ def test_the_last_hour_by_hand(run: RunOnCity) -> None:
     tables = DemandTables.of([demand], "cpu", step_s=3600)
     tables = replace(tables, power=1.0, below=torch.zeros_like(tables.below))
     plain = run.windows().batch(np.array([33]), past=4, horizon=3, inputs=torch.from_numpy(run.split.seen))
+    plain = following(tables, plain)  # on days as usual
     # Every sensor counts exactly what it usually does: the usual flow is forecast.
     assert plain.usual_past is not None
     usual = replace(plain, values=plain.usual_past.where(plain.observed, 0.0))

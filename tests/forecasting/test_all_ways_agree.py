@@ -28,7 +28,7 @@ from frigate.forecasting.live import Live
 from frigate.nn.model import Frigate
 from frigate.pages.day import Day, _forecasts
 from frigate.pages.wire import decode
-from frigate.serve.store import open_store
+from frigate.serve.store import Reading, open_store
 from tests.support.service import HORIZON, PAST, STEP_S, Served, Town, serve_town, train_town
 
 FIRST = 36  # the last complete snapshot of most forecasts here: 09:00, local time
@@ -375,3 +375,37 @@ def test_a_day_of_forecasts_costs_one_set_up(
             made.pop()  # that of the other way
     same(forecaster.forecast(at(town, FIRST), close=roads).values, asked(town, close=roads))
     assert made == ["demand", "demand"]
+
+
+# The days before
+
+
+def test_the_days_before_are_the_same_in_every_way(town: Town, served: Served) -> None:
+    """Of the record, of the store where that knows better, and of what was pushed to a live forecast."""
+    stream = town.city.stream
+    louder = np.where(np.arange(stream.num_snapshots)[:, None] < 96, np.float32(10), np.float32(1))
+    busy = replace(stream, values=louder * stream.values)
+    expected = asked(town, busy, snapshot=LATE)
+    assert np.abs(expected - asked(town, snapshot=LATE)).max() > 1
+    rows = slice(LATE + 1 - PAST, LATE + 1)
+    readings = np.where(busy.observed, busy.values, np.nan)
+    from_record = Live(town.run, replace(town.city, stream=busy), device="cpu")
+    from_record.push(int(stream.times_s[rows.start]), readings[rows])
+    same(from_record.forecast().values, expected)
+    pushed = Live(town.run, stream.usual_network(), device="cpu")
+    for first in range(0, LATE + 1, 11):  # neither a day nor a slot at a time
+        stop = min(first + 11, LATE + 1)
+        pushed.push(int(stream.times_s[first]), readings[first:stop])
+    same(pushed.forecast().values, expected)
+    store = served.service.store
+    yesterday = [replace_value(row, 10) for row in town.reading_rows(0, 96)]
+    store.add_readings([*yesterday, *town.reading_rows(96, LATE + 1)], 0)
+    nearly(forecast_by(served, LATE), expected)
+    store.add_readings([replace_value(row, 0.1) for row in yesterday], 0)  # corrected later
+    nearly(
+        served.service.engine.forecast(at(town, LATE), now_s=at(town, LATE)).forecast.values, asked(town, snapshot=LATE)
+    )
+
+
+def replace_value(reading: Reading, factor: float) -> Reading:
+    return reading._replace(value=factor * reading.value)

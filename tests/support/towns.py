@@ -176,13 +176,19 @@ def windows_on(stream: RoadNetworkStream, topologies: Sequence[Topology], device
 
 
 def following(
-    tables: DemandTables, batch: Batch, which: Sequence[int] = (0,), *on: Tensor, by: Follow = follow_readings
+    tables: DemandTables,
+    batch: Batch,
+    which: Sequence[int] = (0,),
+    *on: Tensor,
+    by: Follow = follow_readings,
+    recent: Tensor | None = None,
 ) -> Batch:
     """The batch with what these tables of demand tell it; `on` are `past_on` and `ahead_on`."""
     device = batch.values.device
     clock = torch.cat([batch.time_past, batch.time_future], dim=1)
     roads = on or (None, None)
-    usual, ahead, node = by(tables, batch.values, batch.observed, clock, torch.tensor(which, device=device), *roads)
+    rows = torch.tensor(which, device=device)
+    usual, ahead, node = by(tables, batch.values, batch.observed, clock, rows, *roads, recent)
     return replace(batch, usual_past=usual, demand=ahead, demand_node=node)
 
 

@@ -156,13 +156,14 @@ def follow_readings(
     which: Tensor,
     past_on: Tensor | None,
     ahead_on: Tensor | None,
+    recent: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`DemandTables.follow`, on a GPU in far fewer kernel launches."""
     if values.is_cuda and _kernels.get() != "reference" and has_triton() and not torch.compiler.is_compiling():
         from frigate.nn.ops.cuda.demand_kernels import follow
 
-        return follow(tables, values, observed, clock, which, past_on, ahead_on)
-    return tables.follow(values, observed, clock, which, past_on, ahead_on)
+        return follow(tables, values, observed, clock, which, past_on, ahead_on, recent)
+    return tables.follow(values, observed, clock, which, past_on, ahead_on, recent)
 
 
 @cache

@@ -69,12 +69,12 @@ def windows(count: int, past: int, horizon: int, nodes: int, device: str) -> Bat
     )
 
 
-def compare(table: DemandTables, batch: Batch, *on: Tensor) -> tuple[Tensor, ...]:
+def compare(table: DemandTables, batch: Batch, *on: Tensor, recent: Tensor | None = None) -> tuple[Tensor, ...]:
     from frigate.nn.ops.cuda.demand_kernels import follow
 
     which = [k % DEMANDS for k in range(batch.num_windows)]
     names = ("usual_past", "demand", "demand_node")
-    told = (following(table, batch, which, *on, by=by) for by in (follow, DemandTables.follow))
+    told = (following(table, batch, which, *on, by=by, recent=recent) for by in (follow, DemandTables.follow))
     made, plain = (tuple(getattr(each, name) for name in names) for each in told)
     for name, a, b in zip(names, made, plain, strict=True):
         torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-5, msg=partial("{}: {}".format, name))
@@ -92,6 +92,17 @@ def test_the_kernels_follow_readings_as_torch_does(networks: int, roads: bool) -
     assert forecast.isfinite().all() and about[..., 0].std() > 0.1
     if not roads:
         compare(table, batch)  # of one network nothing need be said
+
+
+def test_days_unlike_the_usual_ones_are_compared_with_what_is_usual_now() -> None:
+    device = device_for("triton")
+    batch = windows(4, 5, 7, 150, device)
+    table = tables(150, 6, networks=1, roads=False, device=device)
+    recent = 0.5 + torch.rand(4, 12, 150, generator=torch.Generator().manual_seed(2)).to(device)
+    past, forecast, _ = compare(table, batch, recent=recent)
+    usual, as_usual, _ = compare(table, batch)
+    torch.testing.assert_close(past, usual * recent[:, :5])
+    assert not torch.allclose(forecast, as_usual)
 
 
 def test_windows_without_a_reading_have_the_usual_flow() -> None:

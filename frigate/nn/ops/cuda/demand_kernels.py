@@ -53,6 +53,7 @@ def _compare(
     past_on,
     usual,
     week,
+    recent,
     is_sensor,
     roads,
     past,
@@ -71,6 +72,7 @@ def _compare(
     W: tl.constexpr,
     G: tl.constexpr,
     HAS_ROADS: tl.constexpr,
+    HAS_RECENT: tl.constexpr,
     HOURS: tl.constexpr,
     PARTS: tl.constexpr,
     PART_S: tl.constexpr,
@@ -92,6 +94,8 @@ def _compare(
     part = _week_part(clock + window * (T + H) * 3, step, step < T, step_s, PARTS, PART_S)
     factor = tl.load(week + (row * W + part[:, None].to(tl.int64)) * N + node[None, :], there, 1.0)
     usually = (low + share[:, None] * (high - low)) * factor
+    if HAS_RECENT:
+        usually *= tl.load(recent + (window * (T + H) + step[:, None]) * N + node[None, :], there, 1.0)
     new = tl.zeros([NODES], tl.float32)
     if HAS_ROADS:
         on = tl.load(past_on + window * T + step, step < T, 0)
@@ -209,6 +213,7 @@ def _ahead(
     rest,
     usual,
     week,
+    recent,
     below,
     is_sensor,
     spread,
@@ -228,6 +233,7 @@ def _ahead(
     W: tl.constexpr,
     G: tl.constexpr,
     HAS_ROADS: tl.constexpr,
+    HAS_RECENT: tl.constexpr,
     L: tl.constexpr,
     BY_ROADS: tl.constexpr,
     M: tl.constexpr,
@@ -261,6 +267,8 @@ def _ahead(
     high = tl.load(usual + high_at, there, 0.0)
     of_week = _week_part(clock + (window * (T + H) + T) * 3, step, step < H, step_s, PARTS, PART_S)
     factor = tl.load(week + (row * W + of_week[:, None].to(tl.int64)) * N + node[None, :], there, 1.0)
+    if HAS_RECENT:
+        factor *= tl.load(recent + (window * (T + H) + T + step[:, None]) * N + node[None, :], there, 1.0)
     persists = (power * tl.exp(-(step + 1).to(tl.float32) * step_s / fades_s))[:, None]
     persists += (1 - persists) * tl.load(news + window * N + node, node < N, 0.0)[None, :]
     flow = (low + part[:, None] * (high - low)) * factor * tl.exp(persists * log[None, :])
@@ -278,6 +286,7 @@ def follow(
     which: Tensor,
     past_on: Tensor | None,
     ahead_on: Tensor | None,
+    recent: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`DemandTables.follow` on a GPU."""
     usual = tables.usual
@@ -294,10 +303,11 @@ def follow(
     calendar = {"HOURS": HOURS, "PARTS": PARTS, "PART_S": PART_S}
     (L, _, M) = sensor.shape[1:]
     H = clock.shape[1] - T
-    on_roads = {"HAS_ROADS": roads is not None, "G": 1 if roads is None else roads.shape[1]}
+    given = {"HAS_ROADS": roads is not None, "G": 1 if roads is None else roads.shape[1]}
+    given["HAS_RECENT"] = recent is not None
     shares = {"L": L, "BY_ROADS": L > 1 and ahead_on is not None, "M": M, "SENSORS": triton.next_power_of_2(M)}
-    roads, past_on, ahead_on = (  # for None, a dummy pointer that no kernel reads
-        (which if x is None else x).contiguous() for x in (roads, past_on, ahead_on)
+    roads, past_on, ahead_on, recent = (  # for None, a dummy pointer that no kernel reads
+        (which if x is None else x).contiguous() for x in (roads, past_on, ahead_on, recent)
     )
     values, observed, clock = (x.contiguous() for x in (values, observed, clock))
     parts = triton.cdiv(N, NODES)
@@ -319,6 +329,7 @@ def follow(
         past_on,
         usual,
         week,
+        recent,
         is_sensor,
         roads,
         past,
@@ -334,7 +345,7 @@ def follow(
         H=H,
         WIDE=triton.next_power_of_2(T),
         **sizes,
-        **on_roads,
+        **given,
         **calendar,
         NODES=NODES,
     )
@@ -370,6 +381,7 @@ def follow(
         rest,
         usual,
         week,
+        recent,
         below,
         is_sensor,
         spread,
@@ -386,7 +398,7 @@ def follow(
         H=H,
         WIDE=triton.next_power_of_2(H),
         **sizes,
-        **on_roads,
+        **given,
         **shares,
         **calendar,
         NODES=NODES,
