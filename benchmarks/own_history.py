@@ -99,6 +99,12 @@ class Histories:
     def rows(self, current: NDArray[np.int64], ahead: int) -> tuple[Table, Table]:
         """[rows, histories] and what was then read, of all sensors with a reading."""
         at = current + ahead
+        known = self.observed[at] & np.isfinite(self.mean[at])
+        return self.at(current, ahead)[known], self.values[at][known]
+
+    def at(self, current: NDArray[np.int64], ahead: int) -> Table:
+        """[windows, sensors, histories]"""
+        at = current + ahead
         usual = self.mean[at]
         histories = [
             self._at(current, usual, 1),
@@ -110,8 +116,7 @@ class Histories:
             usual,
             self.median[at],
         ]
-        known = self.observed[at] & np.isfinite(usual)
-        return np.stack([h[known] for h in histories], axis=1), self.values[at][known]
+        return np.stack(histories, axis=-1)
 
     def _at(self, last: NDArray[np.int64], otherwise: Table, count: int) -> Table:
         """The mean of the `count` snapshots up to the last one; where none was read, `otherwise`."""
@@ -122,11 +127,14 @@ class Histories:
 
 
 def least_absolute(x: Table, y: Table) -> Table:
-    """The weights of the least absolute error."""
+    """The weights of the least absolute error; histories that are the same, as in hourly steps, share theirs."""
+    x, y = x.astype(np.float64), y.astype(np.float64)
     weights = np.linalg.lstsq(x, y, rcond=None)[0]
     for _ in range(STEPS):
         scale = 1 / np.maximum(np.abs(y - x @ weights), 1e-2)
-        weights = np.linalg.solve((x * scale[:, None]).T @ x + 1e-6 * np.eye(x.shape[1]), (x * scale[:, None]).T @ y)
+        square = (x * scale[:, None]).T @ x
+        ridge = 1e-9 * np.trace(square) * np.eye(x.shape[1])
+        weights = np.linalg.solve(square + ridge, (x * scale[:, None]).T @ y)
     return weights.astype(np.float32)
 
 
