@@ -14,8 +14,9 @@ from torch import Tensor
 from frigate.calendar import utc_offsets_s, wall_clock
 from frigate.city.network import RoadNetwork
 from frigate.city.stream import RoadNetworkStream
+from frigate.demand.count_profiles import TINY
 from frigate.demand.recent_days import RecentFactor
-from frigate.demand.tables import DemandTables
+from frigate.demand.tables import NEW_ROADS, DemandTables
 from frigate.nn.batch import Batch
 from frigate.nn.network_views import NetworkViews
 from frigate.nn.ops import follow_readings
@@ -120,6 +121,8 @@ class Layout:
             return batch
         if demand is None:
             demand = self._last(len(values))
+        if recent is not None:
+            recent = self._but_on_new_roads(recent, demand)
         usual, ahead, node = follow_readings(
             self.tables, values, observed, clock, demand, self.past_on, self.ahead_on, recent
         )
@@ -130,6 +133,17 @@ class Layout:
         if self.tables is None or recent is None:
             return None
         return self.tables.now_usual(recent, self._last(recent.between.shape[1]) if demand is None else demand)
+
+    def _but_on_new_roads(self, recent: Tensor, demand: Tensor) -> Tensor:
+        """[B,S,N] 1 where roads change the flow: the days before may have been on the same roads, and counted that."""
+        tables = self.tables
+        if tables is None or tables.roads is None or self.past_on is None or self.ahead_on is None:
+            return recent
+        ahead = self.ahead_on[:, None].expand(-1, recent.shape[1] - self.past_on.shape[1])
+        flow = tables.roads[demand[:, None], torch.cat([self.past_on, ahead], dim=1)]  # [B,S,N]
+        as_usual = 1 - (flow.clamp(min=TINY).log().abs() / NEW_ROADS).clamp(max=1)
+        changed: Tensor = recent**as_usual
+        return changed
 
     def _last(self, windows: int) -> Tensor:
         """[B] the last demand."""

@@ -26,6 +26,7 @@ from frigate.forecasting.edits import edit_network
 from frigate.forecasting.forecaster import Forecaster
 from frigate.forecasting.live import Live
 from frigate.nn.model import Frigate
+from frigate.nn.windows import Layout, roads_of_windows
 from frigate.pages.day import Day, _forecasts
 from frigate.pages.wire import decode
 from frigate.serve.store import Reading, open_store
@@ -380,7 +381,7 @@ def test_a_day_of_forecasts_costs_one_set_up(
 # The days before
 
 
-def test_the_days_before_are_the_same_in_every_way(town: Town, served: Served) -> None:
+def test_the_days_before_are_the_same_in_every_way(town: Town, served: Served, roads: list[tuple[str, str]]) -> None:
     """Of the record, of the store where that knows better, and of what was pushed to a live forecast."""
     stream = town.city.stream
     louder = np.where(np.arange(stream.num_snapshots)[:, None] < 96, np.float32(10), np.float32(1))
@@ -392,6 +393,8 @@ def test_the_days_before_are_the_same_in_every_way(town: Town, served: Served) -
     from_record = Live(town.run, replace(town.city, stream=busy), device="cpu")
     from_record.push(int(stream.times_s[rows.start]), readings[rows])
     same(from_record.forecast().values, expected)
+    shut = asked(town, busy, snapshot=LATE, close=roads)
+    same(from_record.what_if(close=roads).values, shut)
     pushed = Live(town.run, stream.usual_network(), device="cpu")
     for first in range(0, LATE + 1, 11):  # neither a day nor a slot at a time
         stop = min(first + 11, LATE + 1)
@@ -409,3 +412,18 @@ def test_the_days_before_are_the_same_in_every_way(town: Town, served: Served) -
 
 def replace_value(reading: Reading, factor: float) -> Reading:
     return reading._replace(value=factor * reading.value)
+
+
+def test_on_other_roads_the_days_before_say_nothing(town: Town, roads: list[tuple[str, str]]) -> None:
+    """They may have been measured on the same roads, and then they hold the detours that demand adds."""
+    stream = changing(town.city.stream, (LATE + 1, LATE + 9), roads=roads)
+    views = Forecaster(town.run, replace(town.city, stream=stream), device="cpu").windows().views
+    ahead = np.full((1, HORIZON), 1)
+    layout = Layout.of(roads_of_windows(np.zeros((1, PAST), np.int64), ahead), stream.networks, views)
+    rerouted = views.view(stream.networks[1]).rerouted
+    assert layout.tables is not None and rerouted is not None
+    twice = torch.full((1, PAST + HORIZON, stream.num_nodes), 2.0)
+    made = layout._but_on_new_roads(twice, torch.tensor([0]))[0]
+    assert (made[:PAST] == 2).all()
+    change = np.abs(np.log(np.maximum(rerouted.node_change, 1e-4)))
+    assert (change > 0.1).any() and (made[PAST:, change > 0.11] == 1).all() and (made[PAST:, change == 0] == 2).all()
