@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PAGE := frigate/pages/static/offline.html
 
-.PHONY: demo test types unit test-page test-slow test-hostile test-lowest coverage page docs format clean
+.PHONY: demo test types unit test-page test-slow test-hostile test-lowest coverage mutants page docs format clean
 
 demo: .venv/installed $(PAGE)
 	$(BIN)/frigate demo -o demo
@@ -44,6 +44,12 @@ coverage: .venv/installed $(PAGE)
 	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
+
+# How many small mistakes, drawn at random in demand, forecasting and serve, the tests notice.
+mutants: .venv/installed $(PAGE)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[mutants]'
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/mutants.py measure
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/mutants.py run
 
 docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

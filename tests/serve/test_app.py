@@ -353,6 +353,7 @@ def _success(operation: dict[str, Any]) -> int:
         ("GET", "trips?source=34&target=1", None, 404, "no road from 34 to 1. Roads from 34 go to"),
         ("GET", "nothing", None, 404, "nothing here"),
         ("PUT", "closures", None, 405, "only GET, POST, HEAD"),
+        ("PUT", "time", {"time": "2024-03-04T07:00:00Z"}, 409, "runs in real time. Start it with --replay"),
         ("POST", "what-if", {}, 422, "name a road to close or to add"),
         ("POST", "what-if", {"close": [["34"]]}, 422, "body.close.0.1"),
         ("POST", "what-if", {"close": [["34", "nowhere"]]}, 422, "no node"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -181,6 +182,18 @@ def test_the_page_may_ask_nobody_but_the_service_and_the_maker_of_its_map(basema
     assert rules["connect-src"] == f"'self'{others}"
     assert rules["img-src"] == f"'self' data: blob:{others}"
     assert rules["script-src"] == rules["default-src"] == "'self'"
+
+
+def test_browsers_keep_what_the_page_is_made_of_and_nothing_else(guarded: tuple[Served, dict[str, str]]) -> None:
+    """The names of its parts change with what is in them."""
+    served, _ = guarded
+    parts = re.findall(r"assets/[^\"]+", served.client.get("/").text)
+    assert parts
+    for part in parts:
+        assert "immutable" in served.client.get(f"/{part}").headers["cache-control"]
+    for path, status in (("/assets/gone.js", 404), ("/", 200), ("/v1/closures", 200)):
+        answer = served.client.get(path)
+        assert answer.status_code == status and "immutable" not in answer.headers.get("cache-control", "")
 
 
 def test_no_path_leads_out_of_the_pages_folder(guarded: tuple[Served, dict[str, str]]) -> None:

@@ -14,10 +14,10 @@ from frigate.demand.flows import trips_through
 from frigate.pages.trips import trips_meta
 from frigate.serve.api.whatif import TRIP_ENDS
 from frigate.serve.engine import SUPPORTS, Engine
-from frigate.serve.issued import IssuedForecast
+from frigate.serve.issued import IssuedForecast, issue
 from frigate.serve.packing import unpack
 from frigate.serve.scoring import score_snapshot
-from frigate.serve.store import open_store
+from frigate.serve.store import Closure, open_store
 from tests.support.service import HORIZON, STEP_S, Town
 
 
@@ -74,6 +74,22 @@ def test_a_node_leans_on_the_sensors_that_most_of_its_vehicles_pass(engine: Engi
 
 def issued(town: Town, issued_s: int, values: NDArray[np.float32]) -> IssuedForecast:
     return IssuedForecast(town.served.forecast(issued_s, values, ()), 0.0, ())
+
+
+def test_a_forecast_names_the_closures_that_hold_at_some_step_of_it(town: Town) -> None:
+    begin_s = 1_709_510_400
+    made = town.served.forecast(begin_s, np.ones((HORIZON, town.served.network.num_nodes), np.float32), ())
+    end_s = begin_s + HORIZON * STEP_S
+    periods = {
+        "all along": (begin_s - 1, None),
+        "until the second step": (begin_s - 1, begin_s + STEP_S),
+        "in the last step": (end_s - STEP_S, end_s),
+        "before": (begin_s - 900, begin_s),
+        "after": (end_s, None),
+    }
+    closures = [Closure(name, "a", "b", first_s, stop_s, 0) for name, (first_s, stop_s) in periods.items()]
+    named = [each.id for each in issue(town.served, made, closures, now_s=begin_s).closures]
+    assert named == ["all along", "until the second step", "in the last step"]
 
 
 def test_only_nodes_with_a_reading_then_and_before_are_judged(town: Town) -> None:

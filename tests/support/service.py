@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from frigate.serve.engine import Engine
 from frigate.serve.limits import Limits
 from frigate.serve.service import Service
 from frigate.serve.store import Reading, Store
+from frigate.training.checkpoint import load_run
 from frigate.training.run import Run
 
 STEP_S, PAST, HORIZON = 900, 4, 3
@@ -61,6 +64,11 @@ class Town:
 
 
 def train_town(folder: Path) -> Town:
+    """In FRIGATE_TEST_TOWN, if set, the town is kept for processes that ask again: those of `make mutants`."""
+    kept = Path(os.environ["FRIGATE_TEST_TOWN"]) if "FRIGATE_TEST_TOWN" in os.environ else None
+    if kept is not None and kept.exists():
+        shutil.copytree(kept, folder, dirs_exist_ok=True)
+        return Town(folder, load_run(folder / "run"), fg.read_city(folder / "city"))
     fg.write_city(fg.demo_city(intersections=100, days=2, step_s=STEP_S, closures=0), folder / "city")
     city = fg.read_city(folder / "city")
     sizes: dict[str, dict[str, Any]] = {
@@ -69,6 +77,8 @@ def train_town(folder: Path) -> Town:
         "train": {"epochs": 1, "steps_per_epoch": 2, "batch_size": 2, "masks": 2, "validation_windows": 2},
     }
     run = fg.train(city, seen=0.25, settings=change(preset("default"), sizes), folder=folder / "run", device="cpu")
+    if kept is not None:
+        shutil.copytree(folder, kept)
     return Town(folder, run, city)
 
 
