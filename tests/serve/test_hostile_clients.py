@@ -162,7 +162,7 @@ def test_all_of_it_at_once(siege: Siege, draws: random.Random) -> None:
                 siege.ask("DELETE", f"/v1/closures/{closed.json()['id']}")
 
     def connections() -> None:
-        while not ended.is_set():
+        while not ended.wait(0.5):  # without a pause, it would be the only one who is served
             raws = [RawSocket(siege).send("GET / HTTP/1.1\r\n") for _ in range(50)]
             for raw in raws:
                 raw.reset()
