@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,10 @@ class Siege:
         self._log_read = 0
         self._fill()
         self.service = self.serve()
-        self.http = httpx2.Client(timeout=PATIENCE_S, limits=httpx2.Limits(max_connections=300))
+        # Without the cookies that it is sent: a stranger would be known by them.
+        forgetful = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+        limits = httpx2.Limits(max_connections=300)
+        self.http = httpx2.Client(timeout=PATIENCE_S, limits=limits, cookies=forgetful)
         self.sender = Sender(self)
         self._issued: int | None = None
         self.await_forecast()
