@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from frigate.serve.engine import Engine
 from frigate.serve.issued import store_issued
-from frigate.serve.lease import Lease
+from frigate.serve.lease import ASIDE_S, Lease
 from frigate.serve.memory import give_back_memory
 from frigate.serve.retention import Retention
 from frigate.serve.scoring import Scorer
@@ -111,9 +111,9 @@ class ForecastClock:
         if began is None or time.monotonic() - began < max(STUCK_S, 2 * self.engine.city.step_s):
             self.lease.beat()
 
-    def give_back(self) -> None:
-        """Leave the clock to another process."""
-        self.lease.give_back()
+    def give_back(self, *, aside_s: float = ASIDE_S) -> None:
+        """Leave the clock to another process, and do not take it again for a while."""
+        self.lease.give_back(aside_s=aside_s)
         self.state.holder = False
 
     def _forecast(self) -> bool:

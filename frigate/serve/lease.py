@@ -63,19 +63,19 @@ class Lease:
                 return self._term is not None
             if not self._store.beat(self._term):
                 LOG.warning("another process has taken the clock", extra={"holder": self._store.lease().holder})
-                self._leave()
+                self._leave(ASIDE_S)
                 return False
             self._beaten = self._steady()
             self._store.hold_clock()  # which a process that was frozen may have kept so far
             return True
 
-    def give_back(self) -> None:
-        """Leave the lease to the others for a while, if this process has it."""
+    def give_back(self, *, aside_s: float = ASIDE_S) -> None:
+        """Leave the lease to the others, if this process has it, and do not take it again for a while."""
         with self._lock:
             term = self._term
             if term is None:
                 return
-            self._leave()
+            self._leave(aside_s)
             with suppress(FrigateError):  # then it grows old
                 self._store.end_lease(term)
 
@@ -96,7 +96,7 @@ class Lease:
         LOG.info("took the clock", extra={"term": self._term, "last_holder": found.holder})
         return True
 
-    def _leave(self) -> None:
+    def _leave(self, aside_s: float) -> None:
         self._term = self._seen = None
-        self._not_before = self._steady() + ASIDE_S
+        self._not_before = self._steady() + aside_s
         self._store.release_clock()

@@ -126,7 +126,7 @@ class Service:
             thread.join()
         self._threads = []
         self.ingest.stop()
-        self.clock.give_back()
+        self.clock.give_back(aside_s=0)  # it may be started again
 
     def is_stale(self, issued_s: int) -> bool:
         """Whether a forecast issued then should have been superseded by now."""

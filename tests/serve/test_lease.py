@@ -68,6 +68,15 @@ def test_a_lease_that_is_given_back_is_taken_at_once(two: list[Lease], steady: F
     assert one.hold() and one.term == 3
 
 
+def test_a_service_that_is_stopped_and_started_again_has_the_lease_at_once(two: list[Lease]) -> None:
+    one, other = two
+    assert one.hold()
+    one.give_back(aside_s=0)
+    assert one.hold() and one.term == 2
+    one.give_back()
+    assert not one.hold() and other.hold()
+
+
 def test_two_that_find_an_old_lease_do_not_both_take_it(reopen: Callable[[], Store]) -> None:
     stores = [reopen() for _ in range(4)]
     found = stores[0].lease()
