@@ -8,7 +8,7 @@ import pytest
 from frigate.check.city import check_city
 from frigate.check.conflicts import contained, find_conflicts, geh
 from frigate.city.network import Edges, RoadNetwork
-from tests.demand.test_cross_check import busiest, own, town, with_values
+from tests.support.broken_sensors import busiest, own, town, with_values
 
 
 def network_of(pairs: list[tuple[int, int]]) -> RoadNetwork:

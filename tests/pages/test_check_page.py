@@ -19,7 +19,7 @@ from frigate.pages.check_page import write_check_page
 from frigate.pages.city_record import road_changes, usual
 from frigate.pages.gap_chart import MAX_COLUMNS, MAX_ROWS
 from frigate.roads.on_roads import on_roads
-from tests.demand.test_cross_check import busiest, own, with_values
+from tests.support.broken_sensors import busiest, own, with_values
 from tests.support.chains import chain, city_of, noise
 from tests.support.command_line import frigate
 from tests.support.map_page import MapFile
