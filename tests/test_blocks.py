@@ -122,6 +122,7 @@ STAGES: dict[str, stand_ins.Stage] = {
     "README.md": of_readme,
     "docs/export.md": with_run("2024-03-06T00:00", ("CITY", "RUN")),
     "docs/index.md": for_osm("town"),
+    "docs/intervals.md": with_run("2024-03-11T00:00", ("CITY", "RUN")),
     "docs/map.md": with_run("2024-03-04T00:00", ("CITY", "RUN"), ("town", "runs/town")),
     "docs/operations.md": with_run("2024-03-04T00:00", ("CITY", "RUN"), ("demo/city", "demo/run")),
     "docs/performance.md": with_run("2024-03-06T00:00", ("demo/city", "demo/run")),

@@ -46,7 +46,7 @@ def _positive(text: str) -> int:
 
 AUDIT = Command(
     "audit",
-    "Show who closed roads, sent readings, made tokens: when, with which token, from where.",
+    "Show who closed roads, sent readings and made tokens, and when.",
     run,
     (
         STORE,

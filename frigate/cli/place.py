@@ -105,7 +105,7 @@ def _curve_text(curve: tuple[float, ...]) -> str:
 
 PLACE = Command(
     "place",
-    "Find where the next sensors are worth most, and which are missed least.",
+    "Find where the next sensors are worth most.",
     run,
     (
         CITY_FOLDER,

@@ -145,7 +145,8 @@ def test_help_names_the_commands_in_the_order_of_use() -> None:
     assert (said.status, said.err) == (0, "")
     listed = re.findall(r"^  ([a-z]+)  +[A-Z]", said.out, re.MULTILINE)
     wanted = (
-        "demo import check demand train evaluate forecast report serve token replay reproduce bench export completion"
+        "demo import check demand place train evaluate forecast scenario report serve token audit replay reproduce "
+        "bench export completion"
     )
     assert " ".join(listed) == wanted
     for command in COMMANDS:
@@ -334,7 +335,9 @@ def test_evaluate_shows_details_when_asked(here: Path) -> None:
     assert said.out.startswith(plain.out)
     told = json.loads(evaluated("run", "--json").out)["rows"]
     titles = ["MAE by step ahead", "MAE by mean training reading", "MAE by roads to the nearest sensor"]
-    parts = re.split("|".join(titles), said.out[len(plain.out) :])
+    more, _, by_volume = said.out[len(plain.out) :].partition("GEH by hourly volume")
+    assert "vehicles" in by_volume
+    parts = re.split("|".join(titles), more)
     assert len(parts) == 4
     groups = [
         [(f"{i} ({i * 60} min)", [row["by_step"][i - 1] for row in told]) for i in range(1, 5)],
@@ -796,7 +799,7 @@ def test_a_run_is_reported_on_a_map(
     made = frigate("report", run, "--close", f"{a},{b}", "-o", tmp_path / "new" / "r.html", *quick)
     assert made.status == 0 and str(tmp_path / "new" / "r.html") in made.out and "MB" in made.out
     page = MapFile(tmp_path / "new" / "r.html")
-    assert [panel["key"] for panel in page.meta["panels"]] == ["trust", "closure"]
+    assert [panel["key"] for panel in page.meta["panels"]] == ["closure", "trust"]
     for words, mistakes in (
         (("--close", "1;2"), ('--close "1;2"',)),
         (("--close", f"{a},{a}"), (f"road {a},{a}",)),

@@ -485,7 +485,7 @@ def test_other_readings_or_changes_are_not_gone_on_with(moved: Path) -> None:
 
 
 def test_the_test_period_stays_where_it_was_when_the_record_changes(home: Path) -> None:
-    whole = load_run(home / "default")
+    whole = load_run(home / "paper")  # without demand, whose usual counts know the days before
     first, stop = whole.split.test
     scores = evaluate(whole, device="cpu")
     later = City("Later", town().stream.slice(20, S))
