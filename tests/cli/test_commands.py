@@ -425,6 +425,9 @@ def test_demand_writes_flows_and_lists_the_trips_through_a_road(here: Path, tmp_
     told = json.loads(frigate("demand", "city", "--through", f"{a},{b}", "--json").out)
     assert told["roads"] == roads
     assert sum(move["vehicles_per_day"] for move in told["through"]) > 0
+    sensor = city.stream.node_ids[city.stream.sensors][0]
+    without = json.loads(frigate("demand", "city", "--through", f"{a},{b}", "--json", "--exclude", sensor).out)
+    assert without["sensors"] == told["sensors"] - 1
 
 
 def test_demand_of_a_city_without_readings_is_refused(tmp_path: Path) -> None:
@@ -800,6 +803,11 @@ def test_a_run_is_reported_on_a_map(
     assert made.status == 0 and str(tmp_path / "new" / "r.html") in made.out and "MB" in made.out
     page = MapFile(tmp_path / "new" / "r.html")
     assert [panel["key"] for panel in page.meta["panels"]] == ["closure", "trust"]
+    row = int(np.flatnonzero(np.isfinite(page.values("truth")).any(0))[0])
+    sensor = read_city(demo[1] / "city").stream.node_ids[row]
+    made = frigate("report", run, "--exclude", sensor, "-o", tmp_path / "without.html", *quick)
+    assert made.status == 0, made.err
+    assert np.isnan(MapFile(tmp_path / "without.html").values("truth")[:, row]).all()
     for words, mistakes in (
         (("--close", "1;2"), ('--close "1;2"',)),
         (("--close", f"{a},{a}"), (f"road {a},{a}",)),
