@@ -148,7 +148,7 @@ class Intervals:
             if calibration is self.places:
                 alone = np.zeros(shape, bool)
                 alone[where] = calibration.borrows(some, level)
-                borrowing = int(alone.reshape(-1, shape[-1]).any(0).sum())
+                borrowing = int(alone.any(axis=tuple(range(alone.ndim - 1))).sum())
         return lower, upper, self._notices(borrowing, level)
 
     def held(

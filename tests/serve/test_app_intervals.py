@@ -156,3 +156,10 @@ def test_a_run_without_intervals_says_how_to_measure_them(town: Town, tmp_path: 
         answer = served.client.get("/v1/forecast.json", params={"level": 90})
         assert answer.status_code == 422 and "frigate train" in answer.json()["detail"]
     store.close()
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "arrow"])
+def test_a_box_with_nothing_in_it_has_no_band_either(shared: Served, form: str) -> None:
+    answer = get(shared, f"/v1/forecast.{form}", params={"level": 90, "box": "1,1,2,2"})
+    if form == "json":
+        assert answer.json()["nodes"] == []

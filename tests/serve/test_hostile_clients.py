@@ -33,7 +33,11 @@ def test_fifty_maps_that_refetch_at_every_forecast(siege: Siege) -> None:
     async def page(number: int) -> None:
         async with (
             httpx2.AsyncClient(
-                base_url=siege.service.url, timeout=PATIENCE_S, headers=siege.headers("read"), verify=False
+                limits=httpx2.Limits(keepalive_expiry=2),
+                base_url=siege.service.url,
+                timeout=PATIENCE_S,
+                headers=siege.headers("read"),
+                verify=False,
             ) as http,
             http.stream("GET", "/v1/events") as events,
         ):
