@@ -1,5 +1,5 @@
 # make demo    a simulated town: train, evaluate, forecast, report (about two minutes after set-up)
-# make test    everything that must hold (about five minutes after set-up)
+# make test    everything that must hold (about seven minutes after set-up)
 # make page    the map page, from page/ into frigate/pages/static/ (set-up of demo and test; only when it has changed)
 # make docs    the documentation as a site in site/, readable without internet
 PYTHON ?= python3
