@@ -44,7 +44,7 @@ def _of_set(demand: Demand, detours: Detours, k: int) -> tuple[Floats, ...]:
     new_m = other.through_road @ length_m
     lost = np.diff(other.routes.start) == 0
     cut = np.asarray(trips.through_road[rows][:, np.flatnonzero(detours.closed)].sum(axis=1)).ravel() > 0
-    longer_m = np.where(lost, 0.0, new_m - old_m[rows])
+    longer_m = new_m - old_m[rows]
     moved = ~lost & (cut | (np.abs(longer_m) > SAME_WAY_M))
     some = vehicles[rows]
     return (
